@@ -1,0 +1,38 @@
+"""The root of the command line: groups, version, and errors as one line with an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from abaton import __version__
+from abaton.cli import bench
+from abaton.cli.output import complain, emit
+from abaton.errors import AbatonError
+
+app = typer.Typer(
+    name="abaton",
+    help="A health study from consent to community model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command("bench")(bench.bench)
+
+
+@app.command()
+def version(*, json: bool = typer.Option(False, "--json", help="Print as JSON.")) -> None:
+    """Print which Abaton this is."""
+    emit({"abaton": __version__}) if json else typer.echo(f"abaton {__version__}")
+
+
+def main() -> None:
+    """Run the command line; every expected error becomes one line and an exit code."""
+    try:
+        app()
+    except AbatonError as error:
+        complain(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

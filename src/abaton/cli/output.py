@@ -1,0 +1,76 @@
+"""What the command line prints: data on stdout, progress and complaints on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from abaton.errors import AbatonError
+
+
+def emit(data: Any) -> None:
+    """Print data as JSON on stdout."""
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def complain(error: AbatonError) -> None:
+    """Print an error as one line on stderr."""
+    sys.stderr.write(f"abaton: {' '.join(str(error).split())}\n")
+
+
+def note(text: str) -> None:
+    """Print a remark on stderr, where it does not disturb the data."""
+    sys.stderr.write(text + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table on stdout; numbers are set to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = [tuple(row) for row in rows]
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for i, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[i], int | float) or row[i] is None for row in rows)
+        made.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    # A pipe or a file has no width of its own: never fold what another program will read.
+    Console(width=None if sys.stdout.isatty() else 160).print(made)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    from rich.markup import escape
+
+    return escape(str(value))
+
+
+def progress() -> Progress:
+    """A progress bar on stderr that disappears when done and keeps quiet when stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[detail]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

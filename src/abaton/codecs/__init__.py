@@ -1,0 +1,1 @@
+"""Updates to bytes and back: small, honest, safe to decode."""

@@ -1,0 +1,1 @@
+"""The controller: events in, instructions out."""

@@ -1,0 +1,1 @@
+"""What carries messages and time between the controller and the learners."""

@@ -1,0 +1,1 @@
+"""Consent, mapping table, audit, sealing, intake and withdrawal."""

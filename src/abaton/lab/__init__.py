@@ -1,0 +1,1 @@
+"""Experiments: partitions, heterogeneity, data sets, the papers' tables and figures."""

@@ -1,0 +1,1 @@
+"""Learners and evaluators: local training on one site's data."""

@@ -1,0 +1,1 @@
+"""FHIR records in and out, de-identified before anything else sees them."""
