@@ -25,6 +25,11 @@ def sample(names: Sequence[str], count: int, *key: object) -> list[str]:
     return pool[:count]
 
 
+def round_key(seed: int, version: int) -> bytes:
+    """The key of all codecs' common randomness for updates that start from a version of the community model."""
+    return hashlib.blake2b(f"round\x1f{seed}\x1f{version}".encode(), digest_size=32).digest()
+
+
 def _word(key: tuple[object, ...]) -> int:
     text = "\x1f".join(map(str, key)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

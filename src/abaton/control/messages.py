@@ -76,10 +76,11 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Let a learner's update enter the mix with a weight."""
+    """Let a learner's update, made from a version of the community model, enter the mix with a weight."""
 
     learner: str
     task: str
+    version: int
     payload: str
     weight: float
 

@@ -44,7 +44,11 @@ class Rules:
         if not 0 <= self.training.momentum < 1:
             _refuse("training.momentum", self.training.momentum, "use a number from 0 up to, but not, 1")
         if self.participants is not None and not 1 <= self.participants <= self.learners:
-            _refuse("participants", self.participants, f"use a number from 1 to {self.learners}, the number of learners")
+            _refuse(
+                "participants",
+                self.participants,
+                f"use a number from 1 to {self.learners}, the number of learners",
+            )
         if self.quorum > self.per_round:
             _refuse("quorum", self.quorum, f"use at most {self.per_round}, the number of learners in a round")
 

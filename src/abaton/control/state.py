@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from immutables import Map
 
@@ -24,7 +24,7 @@ class State:
 
     version: int = 0
     attempt: int = 0
-    present: Map[str, int] = Map()
-    open: Map[str, str] = Map()
-    arrived: Map[str, Arrived] = Map()
+    present: Map[str, int] = field(default_factory=Map)
+    open: Map[str, str] = field(default_factory=Map)
+    arrived: Map[str, Arrived] = field(default_factory=Map)
     stopped: str | None = None

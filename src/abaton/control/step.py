@@ -16,7 +16,18 @@ from dataclasses import replace
 from immutables import Map
 
 from abaton.control import draw
-from abaton.control.messages import Arrived, Commit, Event, Failed, Instruction, Joined, Left, Publish, Stop, Train
+from abaton.control.messages import (
+    Arrived,
+    Commit,
+    Event,
+    Failed,
+    Instruction,
+    Joined,
+    Left,
+    Publish,
+    Stop,
+    Train,
+)
 from abaton.control.rules import Rules
 from abaton.control.state import State
 from abaton.control.weighting import by_examples
@@ -81,7 +92,7 @@ def _close(rules: Rules, state: State) -> Answer:
     if len(state.arrived) < rules.quorum:
         return _begin(rules, state)
     commits = tuple(
-        Commit(learner, update.task, update.payload, by_examples(update))
+        Commit(learner, update.task, state.version, update.payload, by_examples(update))
         for learner, update in sorted(state.arrived.items())
     )
     version = state.version + 1
@@ -98,7 +109,11 @@ def _begin(rules: Rules, state: State) -> Answer:
     attempt = state.attempt + 1
     if attempt > rules.attempts or len(state.present) < rules.quorum:
         gone = len(state.present) < rules.quorum
-        reason = "too few learners are left" if gone else f"round {state.version + 1} failed {rules.attempts} times"
+        reason = (
+            "too few learners are left"
+            if gone
+            else f"round {state.version + 1} failed {rules.attempts} times"
+        )
         return replace(state, stopped=reason), (Stop(reason),)
     names = sorted(name for name in state.present if name not in state.arrived)
     wanted = min(rules.per_round - len(state.arrived), len(names))

@@ -1,1 +1,8 @@
 """What carries messages and time between the controller and the learners."""
+
+from abaton.engines.contract import Engine, Task
+from abaton.engines.drive import Driver, Outcome
+from abaton.engines.shelf import Shelf
+from abaton.engines.virtual import Profile, VirtualEngine
+
+__all__ = ["Driver", "Engine", "Outcome", "Profile", "Shelf", "Task", "VirtualEngine"]

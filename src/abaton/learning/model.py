@@ -28,7 +28,8 @@ class Examples:
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise SettingsError(
-                f"there are {len(self.x)} inputs but {len(self.y)} labels", remedy="give each row exactly one label"
+                f"there are {len(self.x)} inputs but {len(self.y)} labels",
+                remedy="give each row exactly one label",
             )
 
     def __len__(self) -> int:
@@ -95,4 +96,6 @@ def batches(examples: int, settings: TrainSettings) -> int:
 def require_examples(data: Examples) -> None:
     """Refuse to train or score on nothing."""
     if len(data) == 0:
-        raise SettingsError("there are no examples", remedy="check the site's cohort with 'abaton site check'")
+        raise SettingsError(
+            "there are no examples", remedy="check the site's cohort with 'abaton site check'"
+        )

@@ -36,7 +36,9 @@ class SklearnModel:
             )
         self.regression = kind == "SGDRegressor"
         if not self.regression and (classes is None or classes < 2):
-            raise SettingsError(f"{kind} needs the number of classes", where="model", remedy="pass classes=2 or more")
+            raise SettingsError(
+                f"{kind} needs the number of classes", where="model", remedy="pass classes=2 or more"
+            )
         self.layout = Layout(
             Tensor(name, array.shape, Role.BIAS if array.ndim == 1 and "intercept" in name else Role.DENSE)
             for name, array in _arrays(self._estimator(TrainSettings(), 0)).items()
@@ -78,7 +80,9 @@ class SklearnModel:
         if self.regression:
             values = estimator.predict(x)
             return Score(float(np.mean((values - data.y) ** 2)), values.astype(np.float32))
-        chances = estimator.predict_proba(x) if hasattr(estimator, "predict_proba") else _chances(estimator, x)
+        chances = (
+            estimator.predict_proba(x) if hasattr(estimator, "predict_proba") else _chances(estimator, x)
+        )
         own = np.clip(chances[np.arange(len(data)), data.y.astype(np.int64)], 1e-12, 1.0)
         return Score(float(-np.log(own).mean()), chances.astype(np.float32))
 
@@ -125,7 +129,11 @@ def _allocate(estimator: Any, features: int, classes: int | None) -> Any:
 def _arrays(estimator: Any) -> dict[str, Any]:
     if hasattr(estimator, "coefs_"):
         pairs = zip(estimator.coefs_, estimator.intercepts_, strict=True)
-        return {f"{part}{i}": a for i, pair in enumerate(pairs) for part, a in zip(("coef", "intercept"), pair, strict=True)}
+        return {
+            f"{part}{i}": a
+            for i, pair in enumerate(pairs)
+            for part, a in zip(("coef", "intercept"), pair, strict=True)
+        }
     return {"coef": estimator.coef_, "intercept": estimator.intercept_}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -15,13 +16,15 @@ def logistic(*, features: int, classes: int = 2) -> TorchModel:
     return TorchModel(lambda: nn.Linear(features, classes))
 
 
-def mlp(*, features: int, classes: int = 2, hidden: Sequence[int] = (32,), task: Task = "classes") -> TorchModel:
+def mlp(
+    *, features: int, classes: int = 2, hidden: Sequence[int] = (32,), task: Task = "classes"
+) -> TorchModel:
     """A small network of dense layers for a table."""
     widths = [features, *hidden, classes if task == "classes" else 1]
 
     def build() -> nn.Module:
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
@@ -83,7 +86,9 @@ class _Bottleneck(nn.Module):
         )  # fmt: skip
         self.skip: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.skip = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = nn.functional.relu(self.body(x) + self.skip(x))

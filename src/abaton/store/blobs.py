@@ -1,0 +1,138 @@
+"""Files named by the digest of their content: written once, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.errors import StoreError
+
+Vector = NDArray[np.float32]
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    """The name of some content: 64 hexadecimal digits of its BLAKE2b digest.
+
+    >>> digest_of(b"")[:12]
+    '0e5751c026e5'
+    """
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def model_digest(vector: Vector) -> str:
+    """The name of a model: the digest of its numbers as little-endian float32."""
+    return digest_of(np.ascontiguousarray(vector, dtype="<f4").data.cast("B") if vector.size else b"")
+
+
+class Blobs:
+    """Models (as safetensors) and payloads (as they came) in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put_payload(self, payload: bytes) -> str:
+        """Keep a payload and return its name."""
+        digest = digest_of(payload)
+        self._write(self._path(digest, "payload"), payload)
+        return digest
+
+    def payload(self, digest: str) -> bytes:
+        """A payload by its name; a file that does not hold what its name says is refused."""
+        data = self._read(self._path(digest, "payload"))
+        if digest_of(data) != digest:
+            raise _damaged(self._path(digest, "payload"))
+        return data
+
+    def has_payload(self, digest: str) -> bool:
+        """Whether a payload is kept here."""
+        return self._path(digest, "payload").exists()
+
+    def put_model(self, vector: Vector, layout_digest: str) -> str:
+        """Keep a model and return its name."""
+        from safetensors.numpy import save
+
+        digest = model_digest(vector)
+        path = self._path(digest, "safetensors")
+        if not path.exists():
+            self._write(
+                path, save({"model": np.ascontiguousarray(vector)}, metadata={"layout": layout_digest})
+            )
+        return digest
+
+    def model(self, digest: str) -> Vector:
+        """A model by its name; a file that does not hold what its name says is refused."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        path = self._path(digest, "safetensors")
+        try:
+            vector: Vector = load(self._read(path))["model"]
+        except (SafetensorError, KeyError) as error:
+            raise _damaged(path) from error
+        if model_digest(vector) != digest:
+            raise _damaged(path)
+        return vector
+
+    def _path(self, digest: str, kind: str) -> Path:
+        return self.folder / digest[:2] / f"{digest}.{kind}"
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise StoreError(
+                "a stored file is missing",
+                where=str(path),
+                remedy="restore it from a backup, or start a new run",
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"cannot read: {error.strerror}", where=str(path), remedy="check the disk"
+            ) from error
+
+    def _write(self, path: Path, data: bytes) -> None:
+        if path.exists():
+            return
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that nobody ever sees half of it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failure to write into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"cannot write: {error.strerror}",
+            where=str(folder),
+            remedy="free space, or choose a folder you may write to with --store or ABATON_STORE",
+        ) from error
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError(
+        "a stored file is damaged",
+        where=str(path),
+        remedy="restore it from a backup, or delete it and start a new run",
+    )
