@@ -42,7 +42,7 @@ def demo(
         from abaton.lab.experiment import start
 
         row = start(opened, lab_demo.recipe(seed=seed, rounds=rounds, scale=scale), watch)
-        community = opened.blobs.model(opened.models(row.run)[-1].digest)
+        community = opened.vectors.get(opened.models(row.run)[-1].digest)
         rows = lab_demo.comparison(community, seed=seed, rounds=rounds, scale=scale)
         data = {**_summary(opened, row), "comparison": rows}
     if json:

@@ -7,7 +7,7 @@ them: they are named by the digest of their content.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from abaton.errors import StoreError
@@ -111,7 +111,7 @@ def to_row(event: Event) -> tuple[str, dict[str, Any]]:
     >>> to_row(Left(at=2.0, learner="cleveland"))
     ('Left', {'at': 2.0, 'learner': 'cleveland'})
     """
-    return type(event).__name__, asdict(event)
+    return type(event).__name__, {name: getattr(event, name) for name in event.__slots__}
 
 
 def from_row(kind: str, body: Mapping[str, Any]) -> Event:

@@ -2,7 +2,6 @@
 
 from abaton.engines.contract import Engine, Task
 from abaton.engines.drive import Driver, Outcome
-from abaton.engines.shelf import Shelf
 from abaton.engines.virtual import Profile, VirtualEngine
 
-__all__ = ["Driver", "Engine", "Outcome", "Profile", "Shelf", "Task", "VirtualEngine"]
+__all__ = ["Driver", "Engine", "Outcome", "Profile", "Task", "VirtualEngine"]

@@ -10,7 +10,6 @@ from abaton.control import Arrived, Commit, Event, Instruction, Publish, Rules, 
 from abaton.control.community import CommunityModel
 from abaton.control.draw import round_key
 from abaton.engines.contract import Engine, Task
-from abaton.engines.shelf import Shelf
 from abaton.store import Journal, ModelRow
 from abaton.vectors import Vector
 
@@ -44,8 +43,7 @@ class Driver:
         rules: what the controller goes by.
         community: the model that the updates are mixed into.
         engine: what carries tasks, events and time.
-        journal: where every event is written first; one that holds events already is lived through again.
-        shelf: where the engine puts payloads.
+        journal: where every event is written first, with its payload; one that holds events is lived through again.
         observe: scores each published version; its numbers are stored with the version.
     """
 
@@ -55,11 +53,10 @@ class Driver:
         community: CommunityModel,
         engine: Engine,
         journal: Journal,
-        shelf: Shelf,
         observe: Observer | None = None,
     ) -> None:
         self.rules, self.community, self.engine = rules, community, engine
-        self.journal, self.shelf, self.observe = journal, shelf, observe
+        self.journal, self.observe = journal, observe
         self.state = State()
         self._digest, self._updates, self._bytes_up = "", 0, 0
 
@@ -98,7 +95,7 @@ class Driver:
             match instruction:
                 case Commit(learner, _, version, payload, weight):
                     key = Key(round_key(self.rules.seed, version), learner)
-                    self.community.commit(self.shelf.take(payload), weight, key)
+                    self.community.commit(self.journal.payloads.get(payload), weight, key)
                 case Publish(version):
                     self.community.publish()
                     self._publish(version)
@@ -108,7 +105,7 @@ class Driver:
 
     def _publish(self, version: int) -> None:
         vector = self.community.vector
-        self._digest = self.shelf.blobs.put_model(vector, self.community.layout.digest)
+        self._digest = self.journal.store.vectors.put(vector, self.community.layout.digest)
         if not self.journal.is_published(version, self._digest):
             metrics = self.observe(vector) if self.observe else {}
             self.journal.publish(ModelRow(version, self.engine.now(), self._digest, metrics))

@@ -16,7 +16,7 @@ from typing import Any
 from abaton.codecs import Pipeline
 from abaton.control import Arrived, Rules, from_row
 from abaton.control.community import CommunityModel
-from abaton.engines import Driver, Outcome, Profile, Shelf, VirtualEngine
+from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
@@ -75,20 +75,20 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
 
 
 def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
-    journal, shelf = Journal(store, row.run), Shelf(store.blobs)
+    journal = Journal(store, row.run)
     engine = VirtualEngine(
         {
             name: Learner(name, experiment.model, examples, experiment.codec, experiment.rules.seed)
             for name, examples in experiment.sites.items()
         },
         experiment.profiles,
-        keep=shelf.put,
+        keep=journal.payloads.put,
         seed=experiment.rules.seed,
-        finished={event.task: event for event in _answers(journal) if store.blobs.has_payload(event.payload)},
+        finished={event.task: event for event in _answers(journal) if event.payload in journal.payloads},
     )
     initial = experiment.model.initial(experiment.rules.seed)
     community = CommunityModel(experiment.model.layout, experiment.codec, initial)
-    driver = Driver(experiment.rules, community, engine, journal, shelf, experiment.observe)
+    driver = Driver(experiment.rules, community, engine, journal, experiment.observe)
     outcome = driver.run(watch)
     status = "finished" if outcome.version == experiment.rules.rounds else "failed"
     store.finish_run(row.run, status, asdict(outcome))

@@ -33,6 +33,17 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Torch's own generator with this seed, and afterwards as it was."""
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+
+
 class TorchModel:
     """Any module made by a factory, laid over a flat vector.
 
@@ -65,8 +76,7 @@ class TorchModel:
 
     def initial(self, seed: int) -> Vector:
         """The module's own initial weights, drawn with this seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _seeded(seed):
             parts = [p.detach().reshape(-1) for p in self.factory().parameters() if p.requires_grad]
         vector: Vector = torch.cat(parts).numpy() if parts else self.layout.zeros()
         return vector
@@ -91,8 +101,7 @@ class TorchModel:
         x, y = self._inputs(data), self._targets(data)
         velocity = torch.zeros_like(self._flat) if settings.momentum else None
         count, total, loss_sum = 0, len(data), 0.0
-        with torch.random.fork_rng(devices=[]):  # dropout layers draw from torch's own generator
-            torch.manual_seed(int(shuffle.integers(2**63)))
+        with _seeded(int(shuffle.integers(2**63))):  # dropout layers draw from torch's own generator
             for _ in range(settings.epochs):
                 loss_sum = 0.0
                 order = torch.from_numpy(shuffle.permutation(total))

@@ -1,11 +1,11 @@
-"""Files named by the digest of their content: written once, whole or not at all."""
+"""Models as files named by the digest of their content: written once, whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from abaton.errors import StoreError
 
 Vector = NDArray[np.float32]
+
+_temporaries = itertools.count()
 
 
 def digest_of(data: bytes | memoryview) -> str:
@@ -31,57 +33,40 @@ def model_digest(vector: Vector) -> str:
     return digest_of(np.ascontiguousarray(vector, dtype="<f4").data.cast("B") if vector.size else b"")
 
 
-class Blobs:
-    """Models (as safetensors) and payloads (as they came) in one folder."""
+class Models:
+    """Models in one folder, as safetensors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put_payload(self, payload: bytes) -> str:
-        """Keep a payload and return its name."""
-        digest = digest_of(payload)
-        self._write(self._path(digest, "payload"), payload)
-        return digest
-
-    def payload(self, digest: str) -> bytes:
-        """A payload by its name; a file that does not hold what its name says is refused."""
-        data = self._read(self._path(digest, "payload"))
-        if digest_of(data) != digest:
-            raise _damaged(self._path(digest, "payload"))
-        return data
-
-    def has_payload(self, digest: str) -> bool:
-        """Whether a payload is kept here."""
-        return self._path(digest, "payload").exists()
-
-    def put_model(self, vector: Vector, layout_digest: str) -> str:
+    def put(self, vector: Vector, layout_digest: str) -> str:
         """Keep a model and return its name."""
         from safetensors.numpy import save
 
         digest = model_digest(vector)
-        path = self._path(digest, "safetensors")
+        path = self._path(digest)
         if not path.exists():
             self._write(
                 path, save({"model": np.ascontiguousarray(vector)}, metadata={"layout": layout_digest})
             )
         return digest
 
-    def model(self, digest: str) -> Vector:
+    def get(self, digest: str) -> Vector:
         """A model by its name; a file that does not hold what its name says is refused."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        path = self._path(digest, "safetensors")
+        path = self._path(digest)
         try:
             vector: Vector = load(self._read(path))["model"]
         except (SafetensorError, KeyError) as error:
-            raise _damaged(path) from error
+            raise damaged(path) from error
         if model_digest(vector) != digest:
-            raise _damaged(path)
+            raise damaged(path)
         return vector
 
-    def _path(self, digest: str, kind: str) -> Path:
-        return self.folder / digest[:2] / f"{digest}.{kind}"
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest}.safetensors"
 
     def _read(self, path: Path) -> bytes:
         try:
@@ -100,20 +85,20 @@ class Blobs:
     def _write(self, path: Path, data: bytes) -> None:
         if path.exists():
             return
-        with writing(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that nobody ever sees half of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_temporaries)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -130,7 +115,8 @@ def writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _damaged(path: Path) -> StoreError:
+def damaged(path: Path) -> StoreError:
+    """The error for a file whose content is not what its name says."""
     return StoreError(
         "a stored file is damaged",
         where=str(path),

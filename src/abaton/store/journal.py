@@ -10,6 +10,7 @@ import sqlalchemy as sql
 
 from abaton.errors import StoreError
 from abaton.store import schema
+from abaton.store.pack import Pack
 from abaton.store.store import ModelRow, Store
 
 Row = tuple[str, Mapping[str, Any]]
@@ -19,7 +20,7 @@ _LONGEST_WAIT = 0.25
 
 
 class Journal:
-    """The journal of one run.
+    """The journal of one run: its events, the payloads they name, and the versions that were published.
 
     A journal that already holds events compares what it is given with them: a resumed run that took another turn is
     stopped at once. Rows are written together, at the latest when `flush` is called. An engine that lets anything leave
@@ -34,7 +35,10 @@ class Journal:
         with store.reading() as connection:
             table = schema.events
             last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
+            places = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run)).all()
         self.known = 0 if last is None else last + 1
+        known_places = {place.digest: (place.offset, place.size) for place in places}
+        self.payloads = Pack(store.folder / "payloads" / f"{run}.pack", known_places)
         self._versions = {row.version: row.digest for row in store.models(run)}
         self._replayed = self.rows() if self.known else iter(())
         self.length = 0
@@ -95,8 +99,14 @@ class Journal:
         self._models.append({"run": self.run, **{f: getattr(model, f) for f in model.__slots__}})
 
     def flush(self) -> None:
-        """Make everything so far survive a crash."""
+        """Make everything so far survive a crash: payloads first, then the events that name them."""
+        placed = [
+            {"run": self.run, "digest": digest, "offset": offset, "size": size}
+            for digest, (offset, size) in self.payloads.write().items()
+        ]
         with self.store.reading() as connection:
+            if placed:
+                connection.execute(schema.payloads.insert(), placed)
             if self._events:
                 connection.execute(schema.events.insert(), self._events)
             if self._models:

@@ -1,4 +1,4 @@
-"""The tables of the store: runs, the journal of events, the published models."""
+"""The tables of the store: runs, the journal of events, where payloads lie, the published models."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ events = Table(
     Column("at", Float, nullable=False),
     Column("kind", Text, nullable=False),
     Column("body", JSON, nullable=False),
+)
+
+payloads = Table(
+    "payloads",
+    metadata,
+    Column("run", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),
+    Column("offset", BigInteger, nullable=False),
+    Column("size", BigInteger, nullable=False),
 )
 
 models = Table(

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from abaton.errors import SettingsError, StoreError
 from abaton.store import schema
-from abaton.store.blobs import Blobs, writing
+from abaton.store.blobs import Models, writing
 
 
 def default_folder() -> Path:
@@ -60,7 +60,7 @@ class Store:
             if not os.access(folder, os.W_OK):
                 raise PermissionError(13, "Permission denied")
         self.database = folder / "abaton.db"
-        self.blobs = Blobs(folder / "blobs")
+        self.vectors = Models(folder / "models")
         self._engine = sql.create_engine(f"sqlite:///{self.database}", connect_args={"timeout": 30})
         sql.event.listen(self._engine, "connect", _prepare)
         with self.reading() as connection:
