@@ -75,24 +75,26 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
 
 
 def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
-    journal = Journal(store, row.run)
-    engine = VirtualEngine(
-        {
-            name: Learner(name, experiment.model, examples, experiment.codec, experiment.rules.seed)
-            for name, examples in experiment.sites.items()
-        },
-        experiment.profiles,
-        keep=journal.payloads.put,
-        seed=experiment.rules.seed,
-        finished={event.task: event for event in _answers(journal) if event.payload in journal.payloads},
-    )
-    initial = experiment.model.initial(experiment.rules.seed)
-    community = CommunityModel(experiment.model.layout, experiment.codec, initial)
-    driver = Driver(experiment.rules, community, engine, journal, experiment.observe)
-    outcome = driver.run(watch)
+    outcome = simulate(experiment, Journal(store, row.run), watch)
     status = "finished" if outcome.version == experiment.rules.rounds else "failed"
     store.finish_run(row.run, status, asdict(outcome))
     return store.run(row.run)
+
+
+def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = None) -> Outcome:
+    """Run an experiment under the virtual clock; a journal that holds a part of it already is gone on with."""
+    seed = experiment.rules.seed
+    learners = {
+        name: Learner(name, experiment.model, examples, experiment.codec, seed)
+        for name, examples in experiment.sites.items()
+    }
+    finished = {event.task: event for event in _answers(journal) if event.payload in journal.payloads}
+    engine = VirtualEngine(
+        learners, experiment.profiles, keep=journal.payloads.put, seed=seed, finished=finished
+    )
+    layout = experiment.model.layout
+    community = CommunityModel(layout, experiment.codec, experiment.model.initial(seed))
+    return Driver(experiment.rules, community, engine, journal, experiment.observe).run(watch)
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:
@@ -100,8 +102,3 @@ def _answers(journal: Journal) -> Iterator[Arrived]:
         event = from_row(kind, body)
         if isinstance(event, Arrived):
             yield event
-
-
-def outcome_of(row: RunRow) -> Outcome | None:
-    """How a run ended, if it has."""
-    return Outcome(**row.result) if row.result else None
