@@ -1,32 +1,173 @@
-"""The community model: what the learners' updates add up to."""
+"""The community model: what the learners' updates add up to.
+
+Three ways of mixing. `Mean`: all updates of a round start from the same version, the next one is that version plus
+their weighted mean (synchronous). `Newest`: the weighted mean of the newest model of every learner, exchanged in one
+pass over the parameters at each commit (Metis' cached community model). `Pulled`: every commit pulls the model towards
+it (FedAsync).
+"""
 
 from __future__ import annotations
 
+import math
+from typing import Protocol
+
+import numpy as np
+
 from abaton.codecs import Accumulator, Key, Pipeline
+from abaton.control.rules import Blend, Rules, Synchronous
+from abaton.errors import AbatonError
 from abaton.vectors import Layout, Vector
 
+# The sum of all shares' bounds lies between these, in units of the scale: above, it could overflow 64 bits; below, the
+# mix would lose digits that float32 has.
+_MOST, _AIM, _LEAST = 2.0**62, 2.0**52, 2.0**40
+_NOTHING = 1e-30  # a weight at or below this counts as none
 
-class CommunityModel:
-    """The newest mix, and the updates that have been committed since.
 
-    Synchronous pacing: all updates of a round start from the same version, so the next version is that version plus the
-    weighted mean of the updates. They are added while still encoded, where the codec can do that.
-    """
+class CommunityModel(Protocol):
+    """The newest version, and what has been committed since."""
+
+    layout: Layout
+    codec: Pipeline
+    vector: Vector
+
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Let an update, made from a start vector, enter the mix."""
+
+    def retire(self, learner: str) -> None:
+        """Take a learner's share out of the mix."""
+
+    def publish(self) -> Vector:
+        """Make the mix the newest version; the vectors of older versions stay as they were."""
+
+
+def community_model(rules: Rules, layout: Layout, codec: Pipeline, initial: Vector) -> CommunityModel:
+    """The community model that the rules ask for."""
+    layout.check(initial, whose="the initial model")
+    if isinstance(rules.pacing, Synchronous):
+        return Mean(layout, codec, initial)
+    if isinstance(rules.mixing, Blend):
+        return Pulled(layout, codec, initial, rules.mixing.alpha)
+    return Newest(layout, codec, initial)
+
+
+def local_model(codec: Pipeline, layout: Layout, start: Vector, payload: bytes, key: Key) -> Vector:
+    """The model that a learner sent as a difference to where it started."""
+    made = start + codec.decode(payload, layout, key)
+    return layout.check(made, whose=f"the model of learner '{key.learner}'")
+
+
+class Mean:
+    """The version all learners started from, plus the weighted mean of their updates, added while still encoded."""
 
     def __init__(self, layout: Layout, codec: Pipeline, initial: Vector) -> None:
-        self.layout, self.codec = layout, codec
-        self.vector: Vector = layout.check(initial, whose="the initial model")
+        self.layout, self.codec, self.vector = layout, codec, initial
         self._sum: Accumulator | None = None
 
-    def commit(self, payload: bytes, weight: float, key: Key) -> None:
-        """Add a learner's update to the next mix."""
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Add an update to the next mix."""
         if self._sum is None:
             self._sum = self.codec.accumulator(self.layout, key.round)
         self._sum.add(payload, weight, key.learner)
 
+    def retire(self, learner: str) -> None:
+        """Nothing to do: a round's mix holds only that round's updates."""
+
     def publish(self) -> Vector:
-        """Make the mix the newest community model and return it; the vector of older versions stays as it was."""
+        """The next version."""
         if self._sum is not None:
             self.vector = self.layout.check(self.vector + self._sum.mean(), whose="the community model")
             self._sum = None
         return self.vector
+
+
+class Newest:
+    """The weighted mean of every learner's newest model, in time that does not depend on the number of learners.
+
+    The sum is kept in 64-bit whole numbers. Its scale is chosen from the models' norms and weights so that it can
+    neither overflow nor lose digits; when they leave that range, the sum is built again from the newest models with a
+    new scale. Under one scale the mix has the same bits in any order of the same commits.
+    """
+
+    def __init__(self, layout: Layout, codec: Pipeline, initial: Vector) -> None:
+        self.layout, self.codec, self.vector = layout, codec, initial
+        self._total = np.zeros(layout.size, dtype=np.int64)
+        self._kept: dict[str, Vector] = {}
+        self._weights: dict[str, float] = {}
+        self._bounds: dict[str, float] = {}
+        self._weight_sum = 0.0
+        self._scale = 1.0
+
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Exchange the learner's old share for its new one."""
+        model = local_model(self.codec, self.layout, start, payload, key)
+        if not (math.isfinite(weight) and weight >= 0):
+            raise AbatonError(
+                f"the weight of learner '{key.learner}' is {weight}", remedy="check the weighting"
+            )
+        self.replace(key.learner, model, weight)
+
+    def replace(self, learner: str, model: Vector, weight: float) -> None:
+        """Let a model take the place of the learner's former one."""
+        weight = weight if weight > _NOTHING else 0.0
+        self._bounds[learner] = weight * 1.01 * math.sqrt(float(np.dot(model, model)))
+        self._fit(replaced=learner)
+        self._exchange(learner, model, weight)
+
+    def retire(self, learner: str) -> None:
+        """Take a learner's share out, exactly as it was put in."""
+        if learner in self._kept:
+            self._exchange(learner, self._kept[learner], 0.0)
+            del self._kept[learner], self._weights[learner], self._bounds[learner]
+            self._fit()
+
+    def publish(self) -> Vector:
+        """The next version."""
+        return self.vector
+
+    def _exchange(self, learner: str, model: Vector, weight: float) -> None:
+        from abaton.vectors.mix import exchange
+
+        before = self._weights.get(learner, 0.0)
+        kept = self._kept.setdefault(learner, np.zeros_like(model))
+        self._weights[learner] = weight
+        # An exact sum: the same models and weights give the same bits in any order of commits.
+        self._weight_sum = math.fsum(self._weights.values())
+        mixed = np.empty_like(self.vector)
+        inverse = 1 / self._scale / self._weight_sum if self._weight_sum else 0.0
+        exchange(self._total, model, kept, weight * self._scale, before * self._scale, inverse, mixed)
+        if self._weight_sum:  # nothing with any weight yet: the initial model stays
+            self.vector = mixed
+
+    def _fit(self, replaced: str | None = None) -> None:
+        """Choose another scale if the sum of the shares' bounds has outgrown, or fallen far below, the present one."""
+        bound = math.fsum(self._bounds.values())
+        if _LEAST <= bound * self._scale < _MOST or not bound:
+            return
+        self._scale = 2.0 ** math.floor(math.log2(_AIM / bound))
+        self._total[:] = 0
+        if replaced in self._kept:  # its old share would not fit the new scale, and is about to go
+            del self._kept[replaced], self._weights[replaced]
+        for learner, model in self._kept.items():
+            share = self._weights[learner] * self._scale
+            self._total += np.rint(share * model.astype(np.float64)).astype(np.int64)
+
+
+class Pulled:
+    """The community model pulled towards each commit by alpha times its weight."""
+
+    def __init__(self, layout: Layout, codec: Pipeline, initial: Vector, alpha: float) -> None:
+        self.layout, self.codec, self.vector, self.alpha = layout, codec, initial, alpha
+
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Pull the community model towards the learner's model."""
+        model = local_model(self.codec, self.layout, start, payload, key)
+        share = np.float32(min(1.0, self.alpha * weight))
+        self.vector = self.vector + share * (model - self.vector)
+
+    def retire(self, learner: str) -> None:
+        """Nothing to do: nobody's share is kept apart."""
+
+    def publish(self) -> Vector:
+        """The next version."""
+        return self.layout.check(self.vector, whose="the community model")
