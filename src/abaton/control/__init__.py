@@ -23,13 +23,16 @@ from abaton.control.messages import (
     from_row,
     to_row,
 )
+from abaton.control.robust import Krum, Median, NormBound, Trimmed
 from abaton.control.rules import POLICIES, Asynchronous, Blend, Latest, Rules, Synchronous
+from abaton.control.server import Adam, Momentum, Plain
 from abaton.control.state import State
 from abaton.control.step import step
 from abaton.control.weighting import ByExamples, ByStaleness, ByValidation
 
 __all__ = [
     "POLICIES",
+    "Adam",
     "Arrived",
     "Asynchronous",
     "Blend",
@@ -44,8 +47,13 @@ __all__ = [
     "Failed",
     "Instruction",
     "Joined",
+    "Krum",
     "Latest",
     "Left",
+    "Median",
+    "Momentum",
+    "NormBound",
+    "Plain",
     "Publish",
     "Retire",
     "Rules",
@@ -57,6 +65,7 @@ __all__ = [
     "Tick",
     "Train",
     "TrainSettings",
+    "Trimmed",
     "Wake",
     "community_model",
     "from_row",

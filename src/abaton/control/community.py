@@ -14,7 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from abaton.codecs import Accumulator, Key, Pipeline
+from abaton.control.robust import Robust
 from abaton.control.rules import Blend, Rules, Synchronous
+from abaton.control.server import Optimiser, Plain
 from abaton.errors import AbatonError
 from abaton.vectors import Layout, Vector
 
@@ -45,10 +47,10 @@ def community_model(rules: Rules, layout: Layout, codec: Pipeline, initial: Vect
     """The community model that the rules ask for."""
     layout.check(initial, whose="the initial model")
     if isinstance(rules.pacing, Synchronous):
-        return Mean(layout, codec, initial)
+        return Mean(layout, codec, initial, rules.server, rules.robust)
     if isinstance(rules.mixing, Blend):
         return Pulled(layout, codec, initial, rules.mixing.alpha)
-    return Newest(layout, codec, initial)
+    return Newest(layout, codec, initial, rules.server)
 
 
 def local_model(codec: Pipeline, layout: Layout, start: Vector, payload: bytes, key: Key) -> Vector:
@@ -58,14 +60,33 @@ def local_model(codec: Pipeline, layout: Layout, start: Vector, payload: bytes, 
 
 
 class Mean:
-    """The version all learners started from, plus the weighted mean of their updates, added while still encoded."""
+    """The version all learners started from, plus the mean of their updates, added while still encoded where it can be.
 
-    def __init__(self, layout: Layout, codec: Pipeline, initial: Vector) -> None:
+    A robust mix needs to see the updates side by side, so they are decoded for it.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        codec: Pipeline,
+        initial: Vector,
+        server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
+        robust: Robust | None = None,
+    ) -> None:
         self.layout, self.codec, self.vector = layout, codec, initial
+        self.server, self.robust = server, robust
+        self._memory = server.start(layout.size)
         self._sum: Accumulator | None = None
+        self._rows: list[tuple[float, Vector]] = []
 
     def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
         """Add an update to the next mix."""
+        if self.robust is not None:
+            update = self.codec.decode(payload, self.layout, key)
+            self._rows.append(
+                (weight, self.layout.check(update, whose=f"the update of learner '{key.learner}'"))
+            )
+            return
         if self._sum is None:
             self._sum = self.codec.accumulator(self.layout, key.round)
         self._sum.add(payload, weight, key.learner)
@@ -75,10 +96,21 @@ class Mean:
 
     def publish(self) -> Vector:
         """The next version."""
-        if self._sum is not None:
-            self.vector = self.layout.check(self.vector + self._sum.mean(), whose="the community model")
-            self._sum = None
+        change = self._change()
+        if change is not None:
+            taken, self._memory = self.server.apply(change, self._memory)
+            self.vector = self.layout.check(self.vector + taken, whose="the community model")
         return self.vector
+
+    def _change(self) -> Vector | None:
+        change: Vector | None = None
+        if self.robust is not None and self._rows:
+            weights, rows = zip(*self._rows, strict=True)
+            change = self.robust.mix(np.stack(rows), np.array(weights))
+        elif self._sum is not None:
+            change = self._sum.mean()
+        self._sum, self._rows = None, []
+        return change
 
 
 class Newest:
@@ -89,8 +121,16 @@ class Newest:
     new scale. Under one scale the mix has the same bits in any order of the same commits.
     """
 
-    def __init__(self, layout: Layout, codec: Pipeline, initial: Vector) -> None:
-        self.layout, self.codec, self.vector = layout, codec, initial
+    def __init__(
+        self,
+        layout: Layout,
+        codec: Pipeline,
+        initial: Vector,
+        server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
+    ) -> None:
+        self.layout, self.codec, self.vector, self.server = layout, codec, initial, server
+        self._memory = server.start(layout.size)
+        self._mixed: Vector | None = None
         self._total = np.zeros(layout.size, dtype=np.int64)
         self._kept: dict[str, Vector] = {}
         self._weights: dict[str, float] = {}
@@ -123,6 +163,13 @@ class Newest:
 
     def publish(self) -> Vector:
         """The next version."""
+        if self._mixed is not None:
+            if isinstance(self.server, Plain):
+                self.vector = self._mixed
+            else:
+                taken, self._memory = self.server.apply(self._mixed - self.vector, self._memory)
+                self.vector = self.layout.check(self.vector + taken, whose="the community model")
+            self._mixed = None
         return self.vector
 
     def _exchange(self, learner: str, model: Vector, weight: float) -> None:
@@ -136,8 +183,7 @@ class Newest:
         mixed = np.empty_like(self.vector)
         inverse = 1 / self._scale / self._weight_sum if self._weight_sum else 0.0
         exchange(self._total, model, kept, weight * self._scale, before * self._scale, inverse, mixed)
-        if self._weight_sum:  # nothing with any weight yet: the initial model stays
-            self.vector = mixed
+        self._mixed = mixed if self._weight_sum else None  # without any weight the model stays as it is
 
     def _fit(self, replaced: str | None = None) -> None:
         """Choose another scale if the sum of the shares' bounds has outgrown, or fallen far below, the present one."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from abaton.control.adaptive import Thresholds
 from abaton.control.messages import TrainSettings
+from abaton.control.robust import Krum, Robust
+from abaton.control.server import Optimiser, Plain
 from abaton.control.weighting import ByExamples, ByStaleness, ByValidation, Weighting
 from abaton.errors import SettingsError
 
@@ -68,6 +70,8 @@ class Rules:
         pacing: who trains next, and when a mix is made.
         weighting: how much a model counts: the product of all parts.
         mixing: what an asynchronous commit does to the community model.
+        robust: how a round's updates are mixed when some may be wrong; by their weighted mean if not given.
+        server: what is made of the change that the mix proposes.
         training: how each learner trains.
         seed: decides every lot that is drawn.
 
@@ -82,6 +86,8 @@ class Rules:
     pacing: Synchronous | Asynchronous = field(default_factory=Synchronous)
     weighting: tuple[Weighting, ...] = (ByExamples(),)
     mixing: Latest | Blend = field(default_factory=Latest)
+    robust: Robust | None = None
+    server: Optimiser = field(default_factory=Plain)
     training: TrainSettings = field(default_factory=TrainSettings)
     seed: int = 0
 
@@ -110,6 +116,20 @@ class Rules:
                 remedy="use at least 2 learners, or weigh by examples",
             )
         _check_training(self.training)
+        if self.robust is not None:
+            self._check_robust(self.robust)
+
+    def _check_robust(self, robust: Robust) -> None:
+        if not isinstance(self.pacing, Synchronous):
+            raise SettingsError(
+                "robust mixing compares the updates of a round",
+                where="rules",
+                remedy="use synchronous pacing, or weigh by validation",
+            )
+        if isinstance(robust, Krum) and self.pacing.quorum < 2 * robust.liars + 3:
+            _refuse(
+                "pacing.quorum", self.pacing.quorum, f"use at least {2 * robust.liars + 3}, which Krum needs"
+            )
 
     @property
     def validation(self) -> ByValidation | None:
