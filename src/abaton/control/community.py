@@ -24,6 +24,7 @@ from abaton.vectors import Layout, Vector
 # mix would lose digits that float32 has.
 _MOST, _AIM, _LEAST = 2.0**62, 2.0**52, 2.0**40
 _NOTHING = 1e-30  # a weight at or below this counts as none
+_WHOLE = 1 << 160  # weights are summed as whole numbers of this unit: exact, in any order, in constant time
 
 
 class CommunityModel(Protocol):
@@ -135,7 +136,7 @@ class Newest:
         self._kept: dict[str, Vector] = {}
         self._weights: dict[str, float] = {}
         self._bounds: dict[str, float] = {}
-        self._weight_sum = 0.0
+        self._weight_sum = self._bound_sum = 0
         self._scale = 1.0
 
     def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
@@ -150,7 +151,7 @@ class Newest:
     def replace(self, learner: str, model: Vector, weight: float) -> None:
         """Let a model take the place of the learner's former one."""
         weight = weight if weight > _NOTHING else 0.0
-        self._bounds[learner] = weight * 1.01 * math.sqrt(float(np.dot(model, model)))
+        self._set_bound(learner, weight * 1.01 * math.sqrt(float(np.dot(model, model))))
         self._fit(replaced=learner)
         self._exchange(learner, model, weight)
 
@@ -158,7 +159,8 @@ class Newest:
         """Take a learner's share out, exactly as it was put in."""
         if learner in self._kept:
             self._exchange(learner, self._kept[learner], 0.0)
-            del self._kept[learner], self._weights[learner], self._bounds[learner]
+            del self._kept[learner], self._weights[learner]
+            self._set_bound(learner, 0.0)
             self._fit()
 
     def publish(self) -> Vector:
@@ -178,25 +180,34 @@ class Newest:
         before = self._weights.get(learner, 0.0)
         kept = self._kept.setdefault(learner, np.zeros_like(model))
         self._weights[learner] = weight
-        # An exact sum: the same models and weights give the same bits in any order of commits.
-        self._weight_sum = math.fsum(self._weights.values())
+        self._weight_sum += _whole(weight) - _whole(before)
         mixed = np.empty_like(self.vector)
-        inverse = 1 / self._scale / self._weight_sum if self._weight_sum else 0.0
+        inverse = 1 / self._scale / (self._weight_sum / _WHOLE) if self._weight_sum else 0.0
         exchange(self._total, model, kept, weight * self._scale, before * self._scale, inverse, mixed)
         self._mixed = mixed if self._weight_sum else None  # without any weight the model stays as it is
 
+    def _set_bound(self, learner: str, bound: float) -> None:
+        self._bound_sum += _whole(bound) - _whole(self._bounds.pop(learner, 0.0))
+        if bound:
+            self._bounds[learner] = bound
+
     def _fit(self, replaced: str | None = None) -> None:
         """Choose another scale if the sum of the shares' bounds has outgrown, or fallen far below, the present one."""
-        bound = math.fsum(self._bounds.values())
+        bound = self._bound_sum / _WHOLE
         if _LEAST <= bound * self._scale < _MOST or not bound:
             return
         self._scale = 2.0 ** math.floor(math.log2(_AIM / bound))
         self._total[:] = 0
         if replaced in self._kept:  # its old share would not fit the new scale, and is about to go
-            del self._kept[replaced], self._weights[replaced]
+            del self._kept[replaced]
+            self._weight_sum -= _whole(self._weights.pop(replaced))
         for learner, model in self._kept.items():
             share = self._weights[learner] * self._scale
             self._total += np.rint(share * model.astype(np.float64)).astype(np.int64)
+
+
+def _whole(number: float) -> int:
+    return int(number * float(_WHOLE))
 
 
 class Pulled:
