@@ -14,10 +14,11 @@ from typing import Any
 from abaton.codecs.chain import Pipeline, chain
 from abaton.codecs.fp16 import Fp16
 from abaton.codecs.raw import Raw
+from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
 from abaton.errors import SettingsError
 
-CODECS: Mapping[str, type[Any]] = {codec.name: codec for codec in (Raw, Fp16, Stc)}
+CODECS: Mapping[str, type[Any]] = {codec.name: codec for codec in (Raw, Fp16, Stc, Sstc)}
 STEPS: Mapping[str, type[Any]] = {}
 
 _LONGEST = 400
@@ -35,7 +36,8 @@ def parse(text: str) -> Pipeline:
     >>> parse("rar")
     Traceback (most recent call last):
         ...
-    abaton.errors.SettingsError: there is no codec 'rar' (codec line 'rar'): choose one of raw, fp16, stc
+    abaton.errors.SettingsError: there is no codec 'rar' (codec line 'rar'): choose one of raw, fp16, stc,
+    sstc
     """
     try:
         if len(text) > _LONGEST:

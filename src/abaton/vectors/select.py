@@ -218,6 +218,8 @@ def largest(bits: Bits, segments: Segments, k: int) -> tuple[Places, Bits, float
     total = 0
     for s in range(segments.shape[0]):
         total += segments[s, 1] - segments[s, 0]
+    if k == 0:
+        return np.empty(0, np.uint32), np.empty(0, np.uint32), 0.0
     count, threshold = -1, 0
     room = min(total, 3 * k + 8192) + 64
     places, found = np.empty(room, np.uint32), np.empty(room, np.uint32)

@@ -20,16 +20,17 @@ Stretches = NDArray[np.int64]
 def inside(places: Places, stretches: Stretches) -> tuple[Places, Places]:
     """The places that lie in the stretches, told in the shorter vector, and which of ``places`` they are."""
     told, which = np.empty(places.size, np.uint32), np.empty(places.size, np.uint32)
-    count, s, before = 0, 0, 0
+    count, s = 0, -1
+    before, start, stop = np.int64(0), np.int64(0), np.int64(0)
     for i in range(places.size):
         place = np.int64(places[i])
-        while s < stretches.shape[0] and place >= stretches[s, 1]:
-            before += stretches[s, 1] - stretches[s, 0]
+        while place >= stop and s < stretches.shape[0]:
+            before += stop - start
             s += 1
-        if s == stretches.shape[0]:
-            break
-        if place >= stretches[s, 0]:
-            told[count] = before + place - stretches[s, 0]
+            if s < stretches.shape[0]:
+                start, stop = stretches[s, 0], stretches[s, 1]
+        if start <= place < stop:
+            told[count] = before + place - start
             which[count] = i
             count += 1
     return told[:count], which[:count]
