@@ -1,7 +1,7 @@
 """Codecs with steps in front: clipping, noise and error feedback, chained flat.
 
-``chain(clip, feedback, codec)`` reads like the way of an update: each step in order, then the codec.
-Laws: ``chain(codec)`` writes the codec's own bytes; ``chain(a, chain(b, codec))`` is ``chain(a, b, codec)``.
+``chain(clip, feedback, codec)`` reads like the way of an update: each step in order, then the codec. Laws:
+``chain(codec)`` writes the codec's own bytes; ``chain(a, chain(b, codec))`` is ``chain(a, b, codec)``.
 """
 
 from __future__ import annotations
