@@ -2,8 +2,9 @@
 
 Input: how many numbers a vector has. Output: blocks of a power of two, and a short tail.
 Steps: as many blocks of 2^16 as fit (they stay in a processor's cache, and 2^16 numbers are plenty to look
-normal), then of 2^15, ... down to 2^10. What is left is sent as it is (float32) if that is shorter than one more
-block of 2^10 filled up with zeros. Nothing in a payload says how a vector was cut: it follows from its size.
+normal), then of 2^15, ... down to 2^10. What is left is sent as it is (float32) if that is shorter than one
+more block of 2^10 filled up with zeros. Nothing in a payload says how a vector was cut: it follows from its
+size.
 """
 
 from __future__ import annotations

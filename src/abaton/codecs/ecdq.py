@@ -1,10 +1,12 @@
 """``ecdq``: entropy-coded dithered quantisation, the smallest error at 1 to 4 measured bits a number.
 
-Input: an update, the round's key, the learner's name. Output: norms, one entropy-coded stream, rare outliers.
-Steps: rotate each block so that its numbers look normal; add a dither that the learner and the server both draw
-from the learner's key, round to a grid, and code the outcome with the frequencies that a normal number has under
-that dither. The server subtracts the dither. The error is uniform on the grid's cell whatever the number was: it
-is unbiased, and it does not depend on the update. The server adds in the rotated domain and rotates back once.
+Input: an update, the round's key, the learner's name. Output: norms, one entropy-coded stream, rare
+outliers.
+Steps: rotate each block so that its numbers look normal; add a dither that the learner and the server both
+draw from the learner's key, round to a grid, and code the outcome with the frequencies that a normal number
+has under that dither. The server subtracts the dither. The error is uniform on the grid's cell whatever the
+number was: it is unbiased, and it does not depend on the update. The server adds in the rotated domain and
+rotates back once.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class Ecdq:
         cut, parts = split(layout.size, self.bits), self.parts(payload, layout, key)
         rotated = np.zeros(cut.padded, dtype=np.float32)
         self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
-        return decoded(rotated, parts.norms, parts.tail, cut, key)
+        return decoded(rotated, parts.norms, parts.tail, cut, key.derive(Purpose.ROTATION))
 
     def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[Parts]:
         """A sum in the rotated domain."""

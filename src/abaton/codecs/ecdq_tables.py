@@ -1,12 +1,14 @@
 """Steps and frequencies of ``ecdq``: how coarse to round, and how long each outcome's code is.
 
-A normal number z is rounded to q = round(z/Δ + u) with a dither u that the server knows. Given u, outcome q has
-probability Φ((q + ½ - u)·Δ) - Φ((q - ½ - u)·Δ). The dither is cut into S strata; all their frequency tables are
-the same function Φ on one grid of spacing Δ/S, read with stride S: outcome q in stratum j runs from C[k] to
-C[k + S] with k = S·q - j + K. So one list of cumulative frequencies, in units of 2^-16, serves every stratum.
+A normal number z is rounded to q = round(z/Δ + u) with a dither u that the server knows. Given u, outcome q
+has probability Φ((q + ½ - u)·Δ) - Φ((q - ½ - u)·Δ). The dither is cut into S strata; all their frequency
+tables are the same function Φ on one grid of spacing Δ/S, read with stride S: outcome q in stratum j runs
+from C[k] to C[k + S] with k = S·q - j + K. So one list of cumulative frequencies, in units of 2^-16, serves
+every stratum.
 
-``ecdq_tables.json`` holds Δ and the first half of C (the other half is its mirror image), made by :func:`solve`.
-Frequencies are shipped, not computed, because both sides must have the same to the last unit.
+``ecdq_tables.json`` holds Δ and the first half of C (the other half is its mirror image), made by
+:func:`solve`. Frequencies are shipped, not computed, because both sides must have the same to the last
+unit.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 TOTAL = 1 << 16
 STRATA = {1: 64, 2: 32, 3: 16, 4: 16}
 SPARE = 0.0015
-"""Bits a number beyond ``bits`` that the codes may take; norms and header take as much again at 2^20 numbers."""
+"""Bits a number that the codes may take beyond ``bits``; norms and header take as much at 2^20 numbers."""
 
 _REACH = 4.3  # grid points beyond this many standard deviations have probability 0
 
@@ -30,7 +32,7 @@ Counts = NDArray[np.int64]
 
 
 class Model(NamedTuple):
-    """The rounding step, the strata, cumulative frequencies, and a first guess for finding a frequency in them."""
+    """The rounding step, the strata, cumulative frequencies, and a first guess for a search in them."""
 
     step: float
     strata: int
@@ -44,7 +46,7 @@ def frequencies(step: float, strata: int) -> Counts:
 
     half = strata + int(np.ceil(_REACH * strata / step))
     points = (np.arange(2 * half) - half + 0.5) * step / strata
-    counts = np.rint(TOTAL * ndtr(points)).astype(np.int64)
+    counts: Counts = np.rint(TOTAL * ndtr(points)).astype(np.int64)
     counts[:strata] = 0
     for i in range(strata, half):
         counts[i] = max(counts[i], counts[i - strata] + 1)

@@ -1,9 +1,9 @@
 """A few numbers at a few places, as bytes: what lies beyond a quantiser's reach.
 
 Input: places in increasing order below a known end, and one small number for each. Output: bytes.
-Steps (the Elias-Fano code): the low w bits of each place, with w = ⌊log2(end / count)⌋; then one bit string in
-which the i-th 1 stands at (place >> w) + i; then the numbers as float16. Bits fill bytes from the lowest on. At
-one place in 512 this takes 11 bits a place, and it has exactly one right length.
+Steps (the Elias-Fano code): the low w bits of each place, with w = ⌊log2(end / count)⌋; then one bit string
+in which the i-th 1 stands at (place >> w) + i; then the numbers as float16. Bits fill bytes from the lowest
+on. At one place in 512 this takes 11 bits a place, and it has exactly one right length.
 """
 
 from __future__ import annotations

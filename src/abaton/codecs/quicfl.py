@@ -1,10 +1,11 @@
-"""``quicfl``: QUIC-FL, unbiased at 1 to 4 bits a number, with one inverse transform for any number of learners.
+"""``quicfl``: QUIC-FL, unbiased at 1 to 4 bits a number, with one inverse transform for all learners.
 
-Input: an update, the round's key, the learner's name. Output: norms, messages of a few bits, a few outliers.
-Steps: rotate each block so that its numbers look normal; for each number take the codebook that the learner and the
-server both draw from the learner's key; send which codeword, chosen so that its mean over the codebooks is the
-number; send what lies beyond T (one number in 512) as the difference to its codeword. The server adds codewords
-times norms in the rotated domain and rotates back once.
+Input: an update, the round's key, the learner's name. Output: norms, messages of a few bits, a few
+outliers.
+Steps: rotate each block so that its numbers look normal; for each number take the codebook that the learner
+and the server both draw from the learner's key; send which codeword, chosen so that its mean over the
+codebooks is the number; send what lies beyond T (one number in 512) as the difference to its codeword. The
+server adds codewords times norms in the rotated domain and rotates back once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QuicFL:
-    """Quantises to ``bits`` bits; ``shared_bits`` random bits a number pick the codebook (default: as published).
+    """Quantises to ``bits`` bits; ``shared_bits`` random bits pick the codebook (default: as published).
 
     >>> from abaton.codecs import parse
     >>> parse("quicfl(bits=2)").spec
@@ -84,9 +85,9 @@ class QuicFL:
             keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.DITHER, Purpose.PRIVATE)
         ]
         used, found = quantise.encode(
-            np.ascontiguousarray(update), cut.table, books.intervals, books.codewords, books.count, books.edge,
-            self.bits, (*seeds[0], *seeds[1], *seeds[2]), aligned(1 << 16), np.empty(1 << 10, dtype=np.uint64),
-            norms, words, places, excess,
+            np.ascontiguousarray(update), cut.table, books.intervals, books.codewords, books.rows,
+            books.edge, self.bits, (*seeds[0], *seeds[1], *seeds[2]), aligned(1 << 16),
+            np.empty(1 << 10, dtype=np.uint64), norms, words, places, excess,
         )  # fmt: skip
         places, excess = places[:found], excess[:found]
         quantise.halves(excess, places, seeds[2])
@@ -106,7 +107,7 @@ class QuicFL:
         cut, parts = split(layout.size, self.bits), self.parts(payload, layout, key)
         rotated = np.zeros(cut.padded, dtype=np.float32)
         self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
-        return decoded(rotated, parts.norms, parts.tail, cut, key)
+        return decoded(rotated, parts.norms, parts.tail, cut, key.derive(Purpose.ROTATION))
 
     def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[Parts]:
         """A sum in the rotated domain."""
@@ -140,7 +141,7 @@ class QuicFL:
         seeds = keyed(key.derive(Purpose.DITHER))
         space = aligned(books.codewords.size)
         quantise.accumulate(
-            parts.words, cut.table, factors, books.codewords, books.count, self.bits, seeds, space, total
+            parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space, total
         )
         if parts.places.size:
             block = np.searchsorted(cut.table[:, 3], parts.places, side="right") - 1

@@ -1,16 +1,16 @@
 """Solve for the reconstruction tables of QUIC-FL, exactly.
 
-The published method discretises the normal distribution into quantiles and gives a large problem over both the
-sender's probabilities S and the receiver's values R to a non-linear solver. For a fixed R, however, the sender's
-problem has a closed form: at a point z, every codebook h takes its codeword nearest to one common point s, and at
-most one codebook, the one whose midpoint lies at s, chooses at random between two neighbours. Sorting all
-midpoints m_k therefore gives
+The published method discretises the normal distribution into quantiles and gives a large problem over both
+the sender's probabilities S and the receiver's values R to a non-linear solver. For a fixed R, however, the
+sender's problem has a closed form: at a point z, every codebook h takes its codeword nearest to one common
+point s, and at most one codebook, the one whose midpoint lies at s, chooses at random between two
+neighbours. Sorting all midpoints m_k therefore gives
 
 * the reachable means G_k (a staircase in s), and
 * E[Ẑ² | z], a convex piecewise linear function of z with slope 2·m_k on [G_k, G_k+1],
 
-so that the error is a finite sum of normal integrals with an exact gradient in R. One constraint is left: the mean
-of the largest values must reach the threshold T, or values near T have no unbiased code.
+so that the error is a finite sum of normal integrals with an exact gradient in R. One constraint is left:
+the mean of the largest values must reach the threshold T, or values near T have no unbiased code.
 
 Shipped tables (``quicfl_tables.json``) were made by :func:`solve`; a slow test solves them again.
 """

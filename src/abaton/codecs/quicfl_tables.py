@@ -1,7 +1,7 @@
 """The codebooks of QUIC-FL as its kernels want them, from the shipped tables.
 
-``quicfl_tables.json`` holds the first half of each table R[h, x] (the other half is its mirror image), made by
-``quicfl_solver.solve`` and rounded to float32: about seven kilobytes for all settings.
+``quicfl_tables.json`` holds the first half of each table R[h, x] (the other half is its mirror image), made
+by ``quicfl_solver.solve`` and rounded to float32: about seven kilobytes for all settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Codebooks(NamedTuple):
 
     codewords: Vector
     intervals: Vector
-    count: int
+    rows: int
     edge: np.float32
 
 
@@ -45,7 +45,7 @@ def table(bits: int, shared_bits: int) -> Table:
     >>> table(1, 1).round(2).tolist()
     [[-5.4, 0.79], [-0.79, 5.4]]
     """
-    half = np.float32(_shipped()[f"bits={bits} shared_bits={shared_bits}"]).astype(np.float64)
+    half = np.array(_shipped()[f"bits={bits} shared_bits={shared_bits}"], dtype=np.float32).astype(np.float64)
     return full(half, bits, shared_bits)
 
 

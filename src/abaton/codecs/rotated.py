@@ -1,6 +1,7 @@
 """Sums in the rotated domain: add any number of updates, rotate back once.
 
-Additions run in float32, at memory speed; every 64 of them are moved to float64, so that 100,000 do not drift.
+Additions run in float32, at memory speed; every 64 of them are moved to float64, so that 100,000 do not
+drift.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ def read_norms(body: memoryview, at: int, cut: Blocks) -> tuple[Factors, int]:
     return norms, end
 
 
-def decoded(rotated: Vector, norms: Factors, tail: Vector, cut: Blocks, key: Key) -> Vector:
-    """Rotate back: ``rotated`` holds normalised blocks and is used up."""
+def decoded(rotated: Vector, norms: Factors, tail: Vector, cut: Blocks, rotation: int) -> Vector:
+    """Rotate back with the seed ``rotation``; ``rotated`` holds normalised blocks and is used up."""
     from abaton.vectors.rotation import backward, keyed
 
     result = np.empty(cut.tail.stop, dtype=np.float32)
     result[cut.tail] = tail
-    seeds = keyed(key.derive(Purpose.ROTATION))
+    seeds = keyed(rotation)
     for (start, length, size, place), norm in zip(cut.table.tolist(), norms.tolist(), strict=True):
         if norm == 0:
             result[start : start + length] = 0
@@ -130,7 +131,8 @@ class RotatedSum(Generic[P]):
         scale = np.where(peaks > 0, peaks, 1.0)
         rotated /= np.repeat(scale, self.cut.sizes)
         tail = (self._tail / total).astype(np.float32)
-        return decoded(rotated.astype(np.float32), peaks / total, tail, self.cut, Key(self.round_key, ""))
+        rotation = Key(self.round_key, "").derive(Purpose.ROTATION)
+        return decoded(rotated.astype(np.float32), peaks / total, tail, self.cut, rotation)
 
     def _move(self) -> None:
         self._sum += self._recent

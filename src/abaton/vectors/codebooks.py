@@ -1,12 +1,13 @@
 """Kernels of quantisers that choose, for each number, a codeword from a codebook picked at random.
 
-Numbers come in groups of 512: 32 vectors of 16 lanes. Each vector has one codebook h, uniform and independent of
-the others. (The 16 lanes may share it: at the optimum a codebook's error has mean zero over normal numbers, so
-sharing correlates nothing; the test of the tables checks that.) A table row holds 16 numbers, one for each
-message; with fewer messages the row repeats, so that bits above the message do not matter in a lookup.
+Numbers come in groups of 512: 32 vectors of 16 lanes. Each vector has one codebook h, uniform and
+independent of the others. (The 16 lanes may share it: at the optimum a codebook's error has mean zero over
+normal numbers, so sharing correlates nothing; the test of the tables checks that.) A table row holds 16
+numbers, one for each message; with fewer messages the row repeats, so that bits above the message do not
+matter in a lookup.
 
-A message of b bits is written in one field of b bits, or for b = 3 in one of 2 and one of 1. A field of q bits
-takes q·16 words a group: number 16·s + lane is in word 16·⌊s·q/32⌋ + lane, from bit s·q mod 32 on.
+A message of b bits is written in one field of b bits, or for b = 3 in one of 2 and one of 1. A field of q
+bits takes q·16 words a group: number 16·s + lane is in word 16·⌊s·q/32⌋ + lane, from bit s·q mod 32 on.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numpy.typing import NDArray
 
 from abaton.vectors.hadamard import GROUP, Floats
@@ -33,13 +31,16 @@ from abaton.vectors.lanes import (
     has_permute,
     hashed,
     intrinsic,
+    ir,
     load,
     permute,
     pointer,
     random_bits,
     splat,
     store,
+    tools,
     truth_bits,
+    types,
     unit_pairs,
 )
 
@@ -58,7 +59,7 @@ def whole(value: int) -> Any:
 
 def rows(build: Any, group: Any, keys: Any, count: Any) -> Any:
     """A function from a vector's place in its group to where its random row begins in a table."""
-    space = cgutils.alloca_once(build, ir.ArrayType(BYTE, 4 * WIDTH))
+    space = tools.alloca_once(build, ir.ArrayType(BYTE, 4 * WIDTH))
     random = hashed(build, counted(build, group), *keys)
     build.store(random, build.bitcast(space, random.type.as_pointer())).align = 1
     first, last = build.bitcast(space, BYTE.as_pointer()), build.sub(count, whole(1))
@@ -114,14 +115,14 @@ def _write(
         vector, limit = build.mul(args[5], whole(VECTORS // 2)), splat(build, args[8], FLOATS)
         source, target, table_start = place(0, args[1]), place(2, args[3]), place(6, whole(0))
         beyond = build.bitcast(place(4, build.lshr(args[1], whole(6))), ir.IntType(WIDTH).as_pointer())
-        shared, other, *private = cgutils.unpack_tuple(build, args[10], 4)
+        shared, other, *private = tools.unpack_tuple(build, args[10], 4)
         row, gap = rows(build, args[5], (shared, other), args[7]), build.mul(args[7], whole(WIDTH))
-        spaces = [cgutils.alloca_once(build, INTS) for _ in fields]
+        spaces = [tools.alloca_once(build, INTS) for _ in fields]
         for space in spaces:
             build.store(constant(INTS, 0), space)
         per_word = VECTORS // fields[0]
         for k in range(fields[0]):
-            with cgutils.for_range(build, whole(per_word // 2), intp=LONG) as loop:
+            with tools.for_range(build, whole(per_word // 2), intp=LONG) as loop:
                 pair = build.add(loop.index, whole(k * per_word // 2))
                 random = random_bits(build, build.add(vector, pair), *private)
                 for odd, uniform in enumerate(unit_pairs(build, random)):
@@ -162,12 +163,12 @@ def _read(
             return pointer(context, build, signature.args[i], args[i], index)
 
         source, target, table_start = place(0, args[1]), place(2, args[3]), place(5, whole(0))
-        row = rows(build, args[4], cgutils.unpack_tuple(build, args[8], 2), args[6])
+        row = rows(build, args[4], tools.unpack_tuple(build, args[8], 2), args[6])
         per_word = VECTORS // fields[0]
         high = load(build, source, INTS, WIDTH * fields[0]) if len(fields) == 2 else None
         for k in range(fields[0]):
             word = load(build, source, INTS, WIDTH * k)
-            with cgutils.for_range(build, whole(per_word), intp=LONG) as loop:
+            with tools.for_range(build, whole(per_word), intp=LONG) as loop:
                 s = build.add(loop.index, whole(k * per_word))
                 by = build.mul(build.trunc(loop.index, INT), ir.Constant(INT, fields[0]))
                 message = build.lshr(word, splat(build, by, INTS))
@@ -188,8 +189,8 @@ def _read(
 
 @kernel
 def write(
-    z: Floats, size: int, words: Words, to: int, masks: Masks, group: int, table: Floats, count: int, edge: float,
-    bits: int, keys: Any,
+    z: Floats, size: int, words: Words, to: int, masks: Masks, group: int, table: Floats, count: int,
+    edge: Any, bits: int, keys: Any,
 ) -> None:  # fmt: skip
     """Quantise the first ``size`` numbers of ``z`` (a multiple of 512) into ``words`` from ``to`` on.
 
@@ -211,8 +212,8 @@ def write(
 
 @kernel
 def add(
-    words: Words, at: int, total: Floats, start: int, size: int, group: int, table: Floats, count: int, bits: int,
-    keys: Any,
+    words: Words, at: int, total: Floats, start: int, size: int, group: int, table: Floats, count: int,
+    bits: int, keys: Any,
 ) -> None:  # fmt: skip
     """Add the codewords of ``size`` numbers to ``total`` from ``start`` on.
 

@@ -1,9 +1,9 @@
-"""Kernels of the dithered quantiser: round to a grid that is shifted at random, and code the outcome with rANS.
+"""Kernels of the dithered quantiser: round to a grid that is shifted at random, and code it with rANS.
 
-Four rANS states take turns: number i of the stream uses state i mod 4. A state is 64 bits, at least 2^32, and
-gives or takes 32 bits at a time; frequencies add up to 2^16 (Duda 2013). The encoder runs backwards over the
-outcomes, the decoder forwards. The decoder cannot leave its tables: an outcome is only ever looked for between the
-two ends of a stratum, and it stops where the stream ends.
+Four rANS states take turns: number i of the stream uses state i mod 4. A state is 64 bits, at least 2^32,
+and gives or takes 32 bits at a time; frequencies add up to 2^16 (Duda 2013). The encoder runs backwards
+over the outcomes, the decoder forwards. The decoder cannot leave its tables: an outcome is only ever looked
+for between the two ends of a stratum, and it stops where the stream ends.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numpy.typing import NDArray
 
 from abaton.vectors.hadamard import GROUP, PAIR, Floats
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import LONG, WIDTH, intrinsic, pointer, random_bits, store
+from abaton.vectors.lanes import LONG, WIDTH, intrinsic, ir, pointer, random_bits, store, tools, types
 from abaton.vectors.rotation import forward
 
 Wholes = NDArray[np.int64]
@@ -38,9 +35,9 @@ def _fill(_: Any, words: Any, group: Any, keys: Any) -> Any:
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         target = pointer(context, build, signature.args[0], args[0], ir.Constant(LONG, 0))
-        pair = cgutils.unpack_tuple(build, args[2], 2)
+        pair = tools.unpack_tuple(build, args[2], 2)
         first = build.mul(args[1], ir.Constant(LONG, GROUP // WIDTH))
-        with cgutils.for_range(build, ir.Constant(LONG, GROUP // WIDTH), intp=LONG) as loop:
+        with tools.for_range(build, ir.Constant(LONG, GROUP // WIDTH), intp=LONG) as loop:
             random = random_bits(build, build.add(first, loop.index), *pair)
             store(build, random, target, build.mul(loop.index, ir.Constant(LONG, WIDTH)))
         return context.get_dummy_value()
@@ -56,7 +53,7 @@ def _dither(random: int) -> Any:
 
 @kernel
 def quantise(
-    x: Floats, blocks: Wholes, step: float, strata: int, count: int, keys: Any, z: Floats, random: Words,
+    x: Floats, blocks: Wholes, step: Any, strata: int, count: int, keys: Any, z: Floats, random: Words,
     norms: NDArray[np.float64], outcomes: Ints, places: Wholes, excess: Floats,
 ) -> tuple[int, int]:  # fmt: skip
     """Rotate and round all blocks; the answer is how many outcomes and how many outliers there are.
@@ -73,7 +70,7 @@ def quantise(
             continue
         for first in range(0, size, GROUP):
             _fill(random, (place + first) // GROUP, (keys[2], keys[3]))
-            outside = False
+            outside: Any = False
             for i in range(GROUP):
                 q = np.int32(np.floor(z[first + i] * inverse + _dither(random[i]) + np.float32(0.5)))
                 k = strata * q - np.int32(random[i] >> shift) + np.int32(start_of)
@@ -113,7 +110,7 @@ def write(outcomes: Ints, used: int, cumulative: Ints, strata: int, states: Stat
 
 
 @inlined
-def _find(slot: int, stratum: int, cumulative: Ints, guess: Ints, strata: int, start_of: int) -> int:
+def _find(slot: Any, stratum: Any, cumulative: Ints, guess: Ints, strata: int, start_of: int) -> Any:
     """Where the outcome begins whose frequencies hold ``slot``."""
     last = cumulative.size - strata - 1
     # The nearest beginning of this stratum at or below the guess, then up while the slot lies beyond it.

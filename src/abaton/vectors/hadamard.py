@@ -1,10 +1,12 @@
 """The fast Walsh-Hadamard transform and the random signs of a rotation, at memory speed.
 
-A rotation is y = H·D·x: random signs D from a keyed hash, then the Hadamard matrix H of +1 and -1 (not scaled).
-Its inverse is x = D·H·y / n. Butterflies only add and subtract, in a fixed order: the same bits on every machine.
+A rotation is y = H·D·x: random signs D from a keyed hash, then the Hadamard matrix H of +1 and -1 (not
+scaled). Its inverse is x = D·H·y / n. Butterflies add and subtract in a fixed order: the same bits
+everywhere.
 
-Levels are grouped so that each pass over the data does as many as registers hold: 8 levels on 256 contiguous
-numbers, then up to 3 or 4 levels a pass, first inside the L1 cache, then inside the L2 cache, then across.
+Levels are grouped so that each pass over the data does as many as registers hold: 8 levels on 256
+contiguous numbers, then up to 3 or 4 levels a pass, first inside the L1 cache, then inside the L2 cache,
+then across.
 """
 
 from __future__ import annotations
@@ -12,9 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numpy.typing import NDArray
 
 from abaton.vectors.jit import inlined, kernel
@@ -26,12 +25,15 @@ from abaton.vectors.lanes import (
     WIDTH,
     constant,
     intrinsic,
+    ir,
     load,
     multiply_add,
     pointer,
     random_bits,
     splat,
     store,
+    tools,
+    types,
 )
 
 Floats = NDArray[np.float32]
@@ -110,7 +112,7 @@ def _signed(
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         there = pointer(context, build, signature.args[0], args[0], args[1])
         here = pointer(context, build, signature.args[2], args[2], args[3])
-        bits = random_bits(build, args[4], *cgutils.unpack_tuple(build, args[6], 2))
+        bits = random_bits(build, args[4], *tools.unpack_tuple(build, args[6], 2))
         scale = splat(build, args[5], FLOATS)
         for i in range(GROUP // WIDTH):
             value = load(build, there, FLOATS, WIDTH * i)
@@ -130,7 +132,7 @@ def _signed_tiles(
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         there = pointer(context, build, signature.args[0], args[0], args[1])
         here = pointer(context, build, signature.args[2], args[2], args[3])
-        bits = random_bits(build, args[4], *cgutils.unpack_tuple(build, args[6], 2))
+        bits = random_bits(build, args[4], *tools.unpack_tuple(build, args[6], 2))
         scale, unit = splat(build, args[5], FLOATS), splat(build, args[7], FLOATS)
         for tile in (range(WIDTH), range(WIDTH, 2 * WIDTH)):
             values = [signed(build, load(build, there, FLOATS, WIDTH * i), bits, i, scale) for i in tile]
@@ -143,7 +145,7 @@ def _signed_tiles(
 
 
 @inlined
-def _levels(x: Floats, start: int, size: int, stride: int, widest: int, one: float) -> None:
+def _levels(x: Floats, start: int, size: int, stride: int, widest: int, one: Any) -> None:
     """All levels from ``stride`` up to ``size``, in passes of up to ``widest`` vectors."""
     while stride < size:
         left = size // stride
@@ -165,7 +167,7 @@ def _levels(x: Floats, start: int, size: int, stride: int, widest: int, one: flo
 
 
 @kernel
-def transform(x: Floats, start: int, size: int, one: float) -> None:
+def transform(x: Floats, start: int, size: int, one: Any) -> None:
     """Multiply ``size`` numbers (a power of two, at least 256) by the Hadamard matrix, in place.
 
     ``one`` is 1; it is an argument so that the compiler keeps the multiplications (see ``across``).
@@ -189,9 +191,9 @@ def rotate(
     at: int,
     size: int,
     group: int,
-    factor: float,
+    factor: Any,
     keys: Any,
-    one: float,
+    one: Any,
 ) -> None:
     """X = H · (source · random signs · factor), for a power of two from 512 to ``FAR`` numbers."""
     near = min(size, NEAR)
@@ -204,8 +206,8 @@ def rotate(
 
 @kernel
 def sign(
-    source: Floats, start: int, target: Floats, index: int, size: int, group: int, factor: float, keys: Any
+    source: Floats, start: int, target: Floats, index: int, size: int, group: int, factor: Any, keys: Any
 ) -> None:
-    """Target = source · random signs · factor; ``size`` is a multiple of 512, ``group`` counts groups so far."""
+    """Set target = source · random signs · factor; ``group`` counts groups of 512 so far."""
     for i in range(0, size, GROUP):
         _signed(source, start + i, target, index + i, group + i // GROUP, factor, keys)

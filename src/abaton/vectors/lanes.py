@@ -1,7 +1,8 @@
 """Sixteen numbers at a time: the vector instructions that kernels are built from.
 
-Instructions are written for vectors of 16 float32 and lowered by LLVM to whatever the processor has (AVX-512,
-AVX2, NEON). Every operation here is exact or rounds once, in a fixed order, so results do not depend on the width.
+Instructions are written for vectors of 16 float32 and lowered by LLVM to whatever the processor has
+(AVX-512, AVX2, NEON). Every operation here is exact or rounds once, in a fixed order: results do not depend
+on the width.
 
 The random numbers are a keyed counter hash: the splitmix64 finaliser over a counter, with a second key word
 mixed in between its two multiplications, so that two streams are never shifted copies of each other.
@@ -10,11 +11,17 @@ mixed in between its two multiplications, so that two streams are never shifted 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from llvmlite import ir
-from numba.core import cgutils
+import numba
+from llvmlite import ir as llvm_ir
+from numba.core import cgutils as numba_tools
 from numba.extending import intrinsic as numba_intrinsic
+
+# The compiler's own parts are not typed; named here once as such.
+ir: Any = llvm_ir
+tools: Any = numba_tools
+types: Any = numba.types
 
 WIDTH = 16
 FLOAT, INT, LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -25,34 +32,31 @@ LONGS = ir.VectorType(LONG, WIDTH // 2)
 GOLDEN = 0x9E3779B97F4A7C15
 FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
-Builder, Value = Any, Any
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-def intrinsic(function: Function) -> Function:
+def intrinsic(function: Callable[..., Any]) -> Any:
     """A piece of a kernel written as vector instructions; constant arguments arrive as literals."""
-    return cast(Function, numba_intrinsic(prefer_literal=True)(function))
+    return numba_intrinsic(prefer_literal=True)(function)
 
 
-def constant(kind: ir.VectorType, values: Sequence[float] | float) -> Value:
+def constant(kind: Any, values: Sequence[float] | float) -> Any:
     """A vector of constants, or one constant in every lane."""
     lanes = values if isinstance(values, Sequence) else [values] * kind.count
     return ir.Constant(kind, [ir.Constant(kind.element, lane) for lane in lanes])
 
 
-def splat(build: Builder, value: Value, kind: ir.VectorType) -> Value:
+def splat(build: Any, value: Any, kind: Any) -> Any:
     """One run-time value in every lane."""
     nothing = ir.Constant(kind, ir.Undefined)
     first = build.insert_element(nothing, value, ir.Constant(INT, 0))
     return build.shuffle_vector(first, nothing, constant(ir.VectorType(INT, kind.count), 0))
 
 
-def pointer(context: Any, build: Builder, kind: Any, array: Value, index: Value) -> Value:
+def pointer(context: Any, build: Any, kind: Any, array: Any, index: Any) -> Any:
     """The address of one element of an array."""
-    return build.gep(cgutils.create_struct_proxy(kind)(context, build, value=array).data, [index])
+    return build.gep(tools.create_struct_proxy(kind)(context, build, value=array).data, [index])
 
 
-def load(build: Builder, address: Value, kind: ir.VectorType, offset: Value | int = 0) -> Value:
+def load(build: Any, address: Any, kind: Any, offset: Any = 0) -> Any:
     """The vector that starts ``offset`` elements after an address."""
     step = ir.Constant(LONG, offset) if isinstance(offset, int) else offset
     value = build.load(build.bitcast(build.gep(address, [step]), kind.as_pointer()))
@@ -60,23 +64,23 @@ def load(build: Builder, address: Value, kind: ir.VectorType, offset: Value | in
     return value
 
 
-def store(build: Builder, value: Value, address: Value, offset: Value | int = 0) -> None:
+def store(build: Any, value: Any, address: Any, offset: Any = 0) -> None:
     """Write a vector ``offset`` elements after an address."""
     step = ir.Constant(LONG, offset) if isinstance(offset, int) else offset
     build.store(value, build.bitcast(build.gep(address, [step]), value.type.as_pointer())).align = 4
 
 
-def multiply_add(build: Builder, one: Value, other: Value, summand: Value) -> Value:
+def multiply_add(build: Any, one: Any, other: Any, summand: Any) -> Any:
     """one·other + summand, fused where the processor can; only for factors that make both the same."""
     kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
-    call = cgutils.get_or_insert_function(build.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
+    call = tools.get_or_insert_function(build.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
     return build.call(call, [one, other, summand])
 
 
-def hashed(build: Builder, counters: Value, key: Value, other: Value) -> Value:
+def hashed(build: Any, counters: Any, key: Any, other: Any) -> Any:
     """Random bits from counters and two key words: 64 in each of 8 lanes."""
 
-    def shifted(value: Value, by: int) -> Value:
+    def shifted(value: Any, by: int) -> Any:
         return build.xor(value, build.lshr(value, constant(LONGS, by)))
 
     state = build.add(build.mul(counters, constant(LONGS, GOLDEN)), splat(build, key, LONGS))
@@ -85,18 +89,18 @@ def hashed(build: Builder, counters: Value, key: Value, other: Value) -> Value:
     return shifted(build.mul(shifted(state, 27), constant(LONGS, SECOND)), 31)
 
 
-def counted(build: Builder, index: Value) -> Value:
+def counted(build: Any, index: Any) -> Any:
     """The counters of the ``index``-th vector of random bits: 8·index + 0..7."""
     first = build.mul(index, ir.Constant(LONG, WIDTH // 2))
     return build.add(splat(build, first, LONGS), constant(LONGS, list(range(WIDTH // 2))))
 
 
-def random_bits(build: Builder, index: Value, key: Value, other: Value) -> Value:
+def random_bits(build: Any, index: Any, key: Any, other: Any) -> Any:
     """32 random bits in each of 16 lanes, for the ``index``-th vector of a stream."""
     return build.bitcast(hashed(build, counted(build, index), key, other), INTS)
 
 
-def unit_pairs(build: Builder, bits: Value) -> tuple[Value, Value]:
+def unit_pairs(build: Any, bits: Any) -> tuple[Any, Any]:
     """Two vectors of numbers in (1, 2) from one of random bits, 16 bits each, symmetric about 1.5."""
     halves = (build.and_(bits, constant(INTS, 0xFFFF)), build.lshr(bits, constant(INTS, 16)))
     shifted = (build.shl(half, constant(INTS, 7)) for half in halves)
@@ -104,14 +108,14 @@ def unit_pairs(build: Builder, bits: Value) -> tuple[Value, Value]:
     return low, high
 
 
-def fused(build: Builder, one: Value, other: Value, summand: Value) -> Value:
+def fused(build: Any, one: Any, other: Any, summand: Any) -> Any:
     """one·other + summand rounded once, on every processor."""
     kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
-    call = cgutils.get_or_insert_function(build.module, kind, f"llvm.fma.v{WIDTH}f32")
+    call = tools.get_or_insert_function(build.module, kind, f"llvm.fma.v{WIDTH}f32")
     return build.call(call, [one, other, summand])
 
 
-def truth_bits(build: Builder, truths: Value) -> Value:
+def truth_bits(build: Any, truths: Any) -> Any:
     """Sixteen truths as the bits of one 16-bit number, lane 0 lowest."""
     return build.bitcast(truths, ir.IntType(WIDTH))
 
@@ -121,8 +125,8 @@ def has_permute(context: Any) -> bool:
     return "+avx512f" in context.codegen()._get_host_cpu_features()
 
 
-def permute(build: Builder, table: Value, index: Value) -> Value:
+def permute(build: Any, table: Any, index: Any) -> Any:
     """table[index mod 16] in every lane; only where ``has_permute``."""
     kind = ir.FunctionType(FLOATS, [FLOATS, INTS])
-    call = cgutils.get_or_insert_function(build.module, kind, "llvm.x86.avx512.permvar.sf.512")
+    call = tools.get_or_insert_function(build.module, kind, "llvm.x86.avx512.permvar.sf.512")
     return build.call(call, [table, index])

@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
 from numpy.typing import NDArray
 
 from abaton.vectors.codebooks import Masks, Words, add, write
 from abaton.vectors.hadamard import GROUP, Floats
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import FIRST, GOLDEN, SECOND, WIDTH, intrinsic
+from abaton.vectors.lanes import FIRST, GOLDEN, SECOND, WIDTH, intrinsic, ir, types
 from abaton.vectors.rotation import forward
 
 Wholes = NDArray[np.int64]
@@ -23,7 +21,7 @@ Doubles = NDArray[np.float64]
 
 
 @inlined
-def random_word(counter: int, key: int, other: int) -> int:
+def random_word(counter: Any, key: Any, other: Any) -> Any:
     """The hash of ``lanes.hashed`` for one counter."""
     state = np.uint64(counter) * np.uint64(GOLDEN) + np.uint64(key)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(FIRST)
@@ -45,7 +43,7 @@ def trailing_zeros(_: Any, word: Any) -> Any:
 @inlined
 def _codeword(
     i: int, words: Words, at: int, group: int, table: Floats, count: int, bits: int, keys: Any
-) -> np.float32:
+) -> Any:
     """The codeword of one number of a block, exactly as ``add`` finds it."""
     vector, lane = i % GROUP // WIDTH, i % WIDTH
     random = random_word((group + i // GROUP) * 8 + vector // 8, keys[0], keys[1])
@@ -61,7 +59,7 @@ def _codeword(
 
 @kernel
 def encode(
-    x: Floats, blocks: Wholes, intervals: Floats, codewords: Floats, count: int, edge: float, bits: int,
+    x: Floats, blocks: Wholes, intervals: Floats, codewords: Floats, count: int, edge: Any, bits: int,
     keys: Any, z: Floats, masks: Masks, norms: Doubles, words: Words, places: Wholes, excess: Floats,
 ) -> tuple[int, int]:  # fmt: skip
     """Rotate and quantise all blocks; the answer is how many words and how many outliers were written.

@@ -10,12 +10,10 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
 
 from abaton.vectors.hadamard import GROUP, Floats, rotate, sign, transform
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import FLOATS, INT, INTS, WIDTH, constant, intrinsic, load, pointer
+from abaton.vectors.lanes import FLOATS, INT, INTS, WIDTH, constant, intrinsic, ir, load, pointer, types
 
 Key = tuple[np.uint64, np.uint64]
 
@@ -100,9 +98,9 @@ def forward(
 
 @kernel
 def backward(
-    z: Floats, at: int, size: int, group: int, keys: Key, factor: float, x: Floats, start: int, length: int
+    z: Floats, at: int, size: int, group: int, keys: Key, factor: Any, x: Floats, start: int, length: int
 ) -> None:
-    """X = D·H·z · factor, the first ``length`` numbers of it; ``z`` is used up. Too large becomes the largest."""
+    """Set x = D·H·z · factor, its first ``length`` numbers, none beyond the largest; ``z`` is used up."""
     transform(z, at, size, np.float32(1.0))
     if length == size and TINY < abs(factor) < HUGE:
         sign(z, at, x, start, size, group, np.float32(factor), keys)
