@@ -12,14 +12,22 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from abaton.codecs.chain import Pipeline, chain
+from abaton.codecs.ecdq import Ecdq
+from abaton.codecs.eden import Drive, Eden
 from abaton.codecs.fp16 import Fp16
+from abaton.codecs.hadamard import Hadamard
+from abaton.codecs.kashin import Kashin
+from abaton.codecs.qsgd import Qsgd
+from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.raw import Raw
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
 from abaton.codecs.steps import Clip, ErrorFeedback, GaussianNoise
 from abaton.errors import SettingsError
 
-CODECS: Mapping[str, type[Any]] = {codec.name: codec for codec in (Raw, Fp16, Stc, Sstc)}
+CODECS: Mapping[str, type[Any]] = {
+    codec.name: codec for codec in (Raw, Fp16, Stc, Sstc, QuicFL, Ecdq, Eden, Drive, Hadamard, Kashin, Qsgd)
+}
 STEPS: Mapping[str, type[Any]] = {step.name: step for step in (Clip, GaussianNoise, ErrorFeedback)}
 
 _LONGEST = 400
