@@ -110,11 +110,11 @@ class Ecdq:
         body, cut = wire.unpack(payload, self.code, layout).body, split(layout.size, self.bits)
         norms, at = read_norms(body, _START.size, cut)
         bits, found = _START.unpack_from(body)
-        tail, extra = cut.tail.stop - cut.tail.start, outliers.length(found, cut.padded)
         coded = int(cut.sizes[norms > 0].sum())
-        rest = len(body) - at - 4 * tail - extra - (8 * _STATES if coded else 0)
-        if bits != self.bits or any(body[1:4]) or found > coded // 16 + 1:
+        if bits != self.bits or any(body[1:4]) or found > coded // 16:
             raise broken("it was not written with these settings")
+        tail, extra = cut.tail.stop - cut.tail.start, outliers.length(found, cut.padded)
+        rest = len(body) - at - 4 * tail - extra - (8 * _STATES if coded else 0)
         if not 0 <= rest <= coded * _MOST // 8 or rest % 4:
             raise broken("its length does not fit")
         last = np.frombuffer(body, "<f4", tail, at).astype(np.float32)
