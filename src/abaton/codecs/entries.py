@@ -91,29 +91,23 @@ def read_context(
 
 def write_fixed(places: Places, negative: Signs, total: int) -> bytes:
     """Each place with b_p = 1 + ⌊log2 total⌋ bits (SSTC, Sec. IV-A) and a bit for its sign."""
-    from abaton.vectors.packing import pack_fields
+    from abaton.vectors.packing import write_places
 
-    widths = np.array([total.bit_length(), 1], np.int64)
-    buffer = np.empty(len(places) * int(widths.sum()) // 8 + 1, np.uint8)
-    fields = np.column_stack([places.astype(np.int64), negative.astype(np.int64)])
-    return buffer[: pack_fields(fields, widths, buffer)].tobytes()
+    return write_places(places, negative, total.bit_length()).tobytes()
 
 
 def read_fixed(body: memoryview, count: int, total: int) -> tuple[Places, Signs, memoryview]:
     """The places, whether each is negative, and what follows the code."""
-    from abaton.vectors.packing import unpack_fields
+    from abaton.vectors.packing import field_bytes, read_places
 
-    widths = np.array([total.bit_length(), 1], np.int64)
-    used = -(-count * int(widths.sum()) // 8)
+    used = field_bytes(count, total.bit_length() + 1)
     if count > total or used > len(body):
         raise broken("a list of places")
-    fields = np.empty((count, 2), np.int64)
-    if unpack_fields(np.frombuffer(body[:used], np.uint8), widths, fields) != used:
+    places, negative = np.empty(count, np.uint32), np.empty(count, np.bool_)
+    listed = np.frombuffer(body[:used], np.uint8)
+    if read_places(listed, total.bit_length(), total, places, negative) < 0:
         raise broken("a list of places")
-    places = fields[:, 0]
-    if (np.diff(places) <= 0).any() or (places >= total).any():
-        raise broken("a list of places")
-    return places.astype(np.uint32), fields[:, 1] == 1, body[used:]
+    return places, negative, body[used:]
 
 
 def broken(what: str) -> PayloadError:

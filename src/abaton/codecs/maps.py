@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from abaton.codecs import entries
 
 if TYPE_CHECKING:
     from abaton.codecs.sparse import Places, Signs, Stretches
     from abaton.vectors.layout import Vector
-
-MapSigns = NDArray[np.int8]
 
 _COUNT = struct.Struct("<I")
 
@@ -35,6 +32,11 @@ class Pool:
     def count(self) -> int:
         """How many kernels there are."""
         return sum(stop - start for start, stop in self.where) // self.size
+
+    @property
+    def width(self) -> int:
+        """The paper's bits for a kernel's number (Sec. IV-A): b_k = 1 + ⌊log2 kernels⌋."""
+        return self.count.bit_length()
 
     def scores(self, update: Vector) -> Vector:
         """The summed magnitude of each kernel: for equal sizes the same order as the mean."""
@@ -53,64 +55,39 @@ class Pool:
         return np.stack([starts, starts + self.size], axis=1)
 
 
-def write_maps(places: Places, negative: Signs, pool: Pool, ids: Places, coding: str) -> bytes:
-    """How many kernels, which, and a map of signs for each; ``fixed`` spends two bits on each sign."""
-    from abaton.vectors.packing import pack_fields, pack_trits
+def write_maps(places: Places, values: Places, pool: Pool, ids: Places, coding: str) -> bytes:
+    """How many kernels, which, and a map of signs for each."""
+    from abaton.vectors.packing import write_kernels, write_trits
     from abaton.vectors.stretches import inside
 
-    told, which = inside(places, pool.stretches(ids))
-    signs = np.zeros(len(ids) * pool.size, np.int8)
-    signs[told] = np.where(negative[which], -1, 1)
+    told, signs = inside(places, values, pool.stretches(ids))
     head = _COUNT.pack(len(ids))
-    if coding == "trit":
-        listed = entries.write_golomb(ids, np.zeros(len(ids), np.bool_), pool.count, signed=False)
-        return head + listed + pack_trits(signs)
-    fields = np.column_stack(
-        [ids.astype(np.int64), (signs.reshape(len(ids), pool.size) % 3).astype(np.int64)]
-    )
-    widths = _widths(pool)
-    buffer = np.empty(len(ids) * int(widths.sum()) // 8 + 1, np.uint8)
-    return head + buffer[: pack_fields(fields, widths, buffer)].tobytes()
+    if coding == "fixed":
+        return head + write_kernels(ids, pool.width, pool.size, told, signs).tobytes()
+    listed = entries.write_golomb(ids, np.zeros(len(ids), np.bool_), pool.count, signed=False)
+    return head + listed + write_trits(told, signs, len(ids) * pool.size).tobytes()
 
 
-def read_maps(body: memoryview, pool: Pool, allowed: int, coding: str) -> tuple[Places, Signs, memoryview]:
-    """The places of the survivors, whether each is negative, and what follows."""
+def read_maps(
+    body: memoryview, pool: Pool, allowed: int, most: int, coding: str
+) -> tuple[Places, Signs, memoryview]:
+    """The places of at most so many survivors, whether each is negative, and what follows."""
+    from abaton.vectors.packing import field_bytes, read_kernels, read_trits
     from abaton.vectors.stretches import outside
 
     if len(body) < _COUNT.size or (count := _COUNT.unpack_from(body)[0]) > allowed:
         raise entries.broken(f"more than {allowed:,} kernels, or none told")
-    read = _read_trits if coding == "trit" else _read_fixed
-    ids, signs, body = read(body[_COUNT.size :], pool, count)
-    told = np.flatnonzero(signs).astype(np.uint32)
-    return outside(told, pool.stretches(ids)), signs[told] < 0, body
-
-
-def _read_trits(body: memoryview, pool: Pool, count: int) -> tuple[Places, MapSigns, memoryview]:
-    from abaton.vectors.packing import unpack_trits
-
-    ids, _, body = entries.read_golomb(body, count, pool.count, signed=False)
-    used = -(-count * pool.size // 5)
-    signs = unpack_trits(np.frombuffer(body[:used], np.uint8), count * pool.size)
-    if signs is None:
+    body = body[_COUNT.size :]
+    most = min(most, count * pool.size)
+    told, negative = np.empty(most, np.uint32), np.empty(most, np.bool_)
+    if coding == "fixed":
+        used, ids = field_bytes(count, pool.width + 2 * pool.size), np.empty(count, np.uint32)
+        maps = np.frombuffer(body[:used], np.uint8)
+        found = read_kernels(maps, pool.width, pool.size, pool.count, ids, told, negative)
+    else:
+        ids, _, body = entries.read_golomb(body, count, pool.count, signed=False)
+        used = -(-count * pool.size // 5)
+        found = read_trits(np.frombuffer(body[:used], np.uint8), count * pool.size, told, negative)
+    if found < 0:
         raise entries.broken("a map of signs")
-    return ids, signs, body[used:]
-
-
-def _read_fixed(body: memoryview, pool: Pool, count: int) -> tuple[Places, MapSigns, memoryview]:
-    from abaton.vectors.packing import unpack_fields
-
-    widths = _widths(pool)
-    used = -(-count * int(widths.sum()) // 8)
-    fields = np.empty((count, 1 + pool.size), np.int64) if len(body) >= used else None
-    if fields is None or unpack_fields(np.frombuffer(body[:used], np.uint8), widths, fields) != used:
-        raise entries.broken("a map of signs")
-    ids, signs = fields[:, 0], fields[:, 1:].reshape(-1).astype(np.int8)
-    if (signs > 2).any() or (np.diff(ids) <= 0).any() or (ids >= pool.count).any():
-        raise entries.broken("a map of signs")
-    signs[signs == 2] = -1
-    return ids.astype(np.uint32), signs, body[used:]
-
-
-def _widths(pool: Pool) -> NDArray[np.int64]:
-    """The paper's widths (Sec. IV-A): b_k = 1 + ⌊log2 kernels⌋ bits for the number, two for each sign."""
-    return np.array([pool.count.bit_length(), *[2] * pool.size], np.int64)
+    return outside(told[:found], pool.stretches(ids)), negative[:found], body[used:]

@@ -73,9 +73,7 @@ class Qsgd:
             if parts.words[i].size:
                 signs, sizes = parts.words[i][: size // 32], parts.words[i][size // 32 :]
                 negative = np.unpackbits(signs.astype("<u4").view(np.uint8), bitorder="little")[:length]
-                block = levels.restore(sizes, size, _grid(self.bits))[:length] * min(
-                    parts.pairs[i, 0], largest
-                )
+                block = levels.restore(sizes, size, _grid(self.bits))[:length] * np.float32(parts.pairs[i, 0])
                 result[start : start + length] = np.where(negative, -block, block)
         return result
 

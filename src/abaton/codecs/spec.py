@@ -22,12 +22,13 @@ from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.raw import Raw
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
+from abaton.codecs.steps import Clip, ErrorFeedback, GaussianNoise
 from abaton.errors import SettingsError
 
 CODECS: Mapping[str, type[Any]] = {
     codec.name: codec for codec in (Raw, Fp16, Stc, Sstc, QuicFL, Ecdq, Eden, Drive, Hadamard, Kashin, Qsgd)
 }
-STEPS: Mapping[str, type[Any]] = {}
+STEPS: Mapping[str, type[Any]] = {step.name: step for step in (Clip, GaussianNoise, ErrorFeedback)}
 
 _LONGEST = 400
 _TOKEN = re.compile(
@@ -41,11 +42,10 @@ def parse(text: str) -> Pipeline:
 
     >>> parse("stc(sparsity=0.01, coding=context)").spec
     'stc(sparsity=0.01, coding=context)'
-    >>> parse("rar")
+    >>> parse("stc")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    abaton.errors.SettingsError: there is no codec 'rar' (codec line 'rar'): choose one of raw, fp16, stc,
-    sstc
+    abaton.errors.SettingsError: stc needs 'sparsity' (codec line 'stc'): its settings are sparsity, ...
     """
     try:
         if len(text) > _LONGEST:

@@ -82,15 +82,14 @@ class Sstc:
         places, values, total = largest(update.view(np.uint32), competing, k)
         if not math.isfinite(total):
             layout.check(update, whose="update")
-        negative = (values >> np.uint32(31)).astype(np.bool_)
         body = [_HEAD.pack(total / k if k else 0.0, len(places))]
         if self.coding == "context":
-            told = inside(places, parts.stretches())[0]
+            told, negative = inside(places, values, parts.stretches())
             body.append(entries.write_context(told, negative, parts.weights) if parts.weights else b"")
         else:
             for pool, ids in zip(pools, chosen, strict=True):
-                body.append(write_maps(places, negative, pool, ids, self.coding))
-            body.append(self._write_dense(places, negative, dense))
+                body.append(write_maps(places, values, pool, ids, self.coding))
+            body.append(self._write_dense(places, values, dense))
         body.append(sparse.write_rest(update, parts, self.biases, layout))
         return wire.pack(self.code, layout, b"".join(body), flags=self.flags)
 
@@ -114,10 +113,10 @@ class Sstc:
             lists.append((outside(told, parts.stretches()), negative))
         elif self.coding != "context":
             for pool in pools:
-                places, negative, body = read_maps(body, pool, self.allowed(pool), self.coding)
+                places, negative, body = read_maps(body, pool, self.allowed(pool), count, self.coding)
                 lists.append((places, negative))
-            left = count - sum(len(found) for found, _ in lists)
-            lists.append(self._read_dense(body, left, dense))
+                count -= len(places)
+            lists.append(self._read_dense(body, count, dense))
         places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))
         mu = np.float32(scale)
         return sparse.Sparse(places, np.where(negative, -mu, mu), rest, parts)
@@ -147,20 +146,15 @@ class Sstc:
         ids, _, total = largest(scores.view(np.uint32), whole, self.allowed(pool))
         return ids if math.isfinite(total) else np.arange(pool.count, dtype=np.uint32)
 
-    def _write_dense(self, places: Places, negative: Signs, dense: sparse.Stretches) -> bytes:
+    def _write_dense(self, places: Places, values: Places, dense: sparse.Stretches) -> bytes:
         from abaton.vectors.stretches import inside
 
-        told, which = inside(places, dense)
-        size = _total(dense)
-        if self.coding == "trit":
-            return entries.write_golomb(told, negative[which], size)
-        return entries.write_fixed(told, negative[which], size)
+        write = entries.write_golomb if self.coding == "trit" else entries.write_fixed
+        return write(*inside(places, values, dense), _total(dense))
 
     def _read_dense(self, body: memoryview, count: int, dense: sparse.Stretches) -> tuple[Places, Signs]:
         from abaton.vectors.stretches import outside
 
-        if count < 0:
-            raise entries.broken("more entries than announced")
         read = entries.read_golomb if self.coding == "trit" else entries.read_fixed
         told, negative, body = read(body, count, _total(dense))
         wire.exact(body, 0)
@@ -188,4 +182,5 @@ def _total(stretches: sparse.Stretches) -> int:
 
 def _ascending(parts: list[sparse.Stretches]) -> sparse.Stretches:
     joined = np.concatenate(parts)
-    return joined[np.argsort(joined[:, 0], kind="stable")]
+    starts = joined[:, 0]
+    return joined if (starts[1:] > starts[:-1]).all() else joined[np.argsort(starts, kind="stable")]

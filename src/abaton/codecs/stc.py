@@ -76,14 +76,13 @@ class Stc:
             if not math.isfinite(total):
                 layout.check(update, whose="update")
             heads.append(_GROUP.pack(total / k, len(places)))
-            negative = (values >> np.uint32(31)).astype(np.bool_)
             if self.coding == "golomb":
-                lists.append(entries.write_golomb(inside(places, stretches)[0], negative, group.size))
+                lists.append(entries.write_golomb(*inside(places, values, stretches), group.size))
             else:
-                found.append((places, negative))
+                found.append((places, values))
         if self.coding == "context" and found:
-            places, negative = (np.concatenate(part) for part in zip(*found, strict=True))
-            told = inside(places, parts.stretches())[0]
+            places, values = (np.concatenate(part) for part in zip(*found, strict=True))
+            told, negative = inside(places, values, parts.stretches())
             lists.append(entries.write_context(told, negative, parts.weights))
         rest = sparse.write_rest(update, parts, self.biases, layout)
         return wire.pack(self.code, layout, b"".join([*heads, *lists, rest]), flags=self.flags)

@@ -21,8 +21,3 @@ def kernel(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """A small kernel that is pasted into the kernels that call it."""
     return cast(Function, njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))
-
-
-def loose_kernel(function: Function) -> Function:
-    """A kernel whose sums may be reordered for speed: only for choices that an encoder makes alone."""
-    return cast(Function, njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc"})(function))

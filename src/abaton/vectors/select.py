@@ -220,12 +220,11 @@ def largest(bits: Bits, segments: Segments, k: int) -> tuple[Places, Bits, float
         total += segments[s, 1] - segments[s, 0]
     if k == 0:
         return np.empty(0, np.uint32), np.empty(0, np.uint32), 0.0
-    count, threshold = -1, 0
-    room = min(total, 3 * k + 8192) + 64
+    small = total < 4 * SAMPLE  # not worth a sample: look at all
+    room = (total if small else min(total, 3 * k + 8192)) + 64
     places, found = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    if total >= 4 * SAMPLE:
-        threshold = _guess(bits, segments, total, k)
-        count = _gather(bits, segments, threshold, places, found)
+    threshold = 0 if small else _guess(bits, segments, total, k)
+    count = _gather(bits, segments, threshold, places, found)
     if count < k:
         threshold = _exact(bits, segments, k)
         places, found = np.empty(total + 64, np.uint32), np.empty(total + 64, np.uint32)

@@ -10,16 +10,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.vectors.jit import kernel, loose_kernel
+from abaton.vectors.jit import kernel
 
 Places = NDArray[np.uint32]
 Stretches = NDArray[np.int64]
 
 
 @kernel
-def inside(places: Places, stretches: Stretches) -> tuple[Places, Places]:
-    """The places that lie in the stretches, told in the shorter vector, and which of ``places`` they are."""
-    told, which = np.empty(places.size, np.uint32), np.empty(places.size, np.uint32)
+def inside(places: Places, values: Places, stretches: Stretches) -> tuple[Places, NDArray[np.bool_]]:
+    """The places that lie in the stretches, told in the shorter vector, and whether each value is negative.
+
+    Values come as the bits of their float32.
+    """
+    told, negative = np.empty(places.size, np.uint32), np.empty(places.size, np.bool_)
     count, s = 0, -1
     before, start, stop = np.int64(0), np.int64(0), np.int64(0)
     for i in range(places.size):
@@ -31,9 +34,9 @@ def inside(places: Places, stretches: Stretches) -> tuple[Places, Places]:
                 start, stop = stretches[s, 0], stretches[s, 1]
         if start <= place < stop:
             told[count] = before + place - start
-            which[count] = i
+            negative[count] = values[i] >> np.uint32(31) != 0
             count += 1
-    return told[:count], which[:count]
+    return told[:count], negative[:count]
 
 
 @kernel
@@ -60,13 +63,26 @@ def add_entries(
             total[places[i]] += weight * np.float64(values[i])
 
 
-@loose_kernel
+@kernel
 def magnitudes(vector: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    """The sum of magnitudes of each run of ``size`` numbers."""
-    sums = np.empty(vector.size // size, np.float32)
-    for i in range(sums.size):
-        total = np.float32(0)
+    """The sum of magnitudes of each run of ``size`` numbers, eight runs side by side."""
+    sums = np.zeros((vector.size // size + 7) // 8 * 8, np.float32)
+    runs = vector.size // size
+    for i in range(0, runs - 7, 8):
+        a = b = c = d = e = f = g = h = np.float32(0)
+        o = i * size
+        for j in range(o, o + size):
+            a += abs(vector[j])
+            b += abs(vector[j + size])
+            c += abs(vector[j + 2 * size])
+            d += abs(vector[j + 3 * size])
+            e += abs(vector[j + 4 * size])
+            f += abs(vector[j + 5 * size])
+            g += abs(vector[j + 6 * size])
+            h += abs(vector[j + 7 * size])
+        sums[i], sums[i + 1], sums[i + 2], sums[i + 3] = a, b, c, d
+        sums[i + 4], sums[i + 5], sums[i + 6], sums[i + 7] = e, f, g, h
+    for i in range(runs - runs % 8, runs):
         for j in range(i * size, (i + 1) * size):
-            total += abs(vector[j])
-        sums[i] = total
-    return sums
+            sums[i] += abs(vector[j])
+    return sums[:runs]
