@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from abaton.codecs import Key, parse
 from abaton.errors import SettingsError
 from abaton.vectors import Layout, Role, Tensor
 from abaton.vectors.layout import Vector
@@ -137,13 +138,41 @@ def first(seed: int) -> Vector:
     return read(model())
 
 
-def rounds(data: Pictures, *, count: int, epochs: int, seed: int) -> Iterator[list[Vector]]:
-    """The updates of every learner, round by round, of a plain federation (FedAvg)."""
-    vector = first(seed)
+@dataclass(frozen=True)
+class Point:
+    """Where a federation stands after a round."""
+
+    round: int
+    accuracy: float
+    sent: int  # bytes that all learners have sent so far
+
+
+def rounds(
+    data: Pictures, line: str, *, count: int, epochs: int, seed: int
+) -> Iterator[tuple[Vector, list[Vector], int]]:
+    """After each round: the community model, every learner's update, and the bytes they sent."""
+    pipeline, net = parse(line), model()
+    layout, vector = layout_of(net), first(seed)
+    memories = [pipeline.start(layout) for _ in data.learners]
     for number in range(count):
-        updates = [
-            train(vector, part, epochs=epochs, seed=seed + 1000 * number + i)
-            for i, part in enumerate(data.learners)
-        ]
-        yield updates
-        vector = vector + np.mean(updates, axis=0, dtype=np.float64).astype(np.float32)
+        round_key = f"seed {seed} round {number}".encode()
+        total, updates, sent = pipeline.accumulator(layout, round_key), [], 0
+        for i, part in enumerate(data.learners):
+            update = train(vector, part, epochs=epochs, seed=seed + 1000 * number + i)
+            payload, memories[i] = pipeline.encode(
+                update, layout, Key(round_key, f"learner {i}"), memories[i]
+            )
+            total.add(payload, len(part[1]), f"learner {i}")
+            updates.append(update)
+            sent += len(payload)
+        vector = vector + total.mean()
+        yield vector, updates, sent
+
+
+def curve(data: Pictures, line: str, *, count: int, epochs: int, seed: int) -> list[Point]:
+    """Test accuracy against bytes sent, round by round."""
+    points, sent = [], 0
+    for number, (vector, _, more) in enumerate(rounds(data, line, count=count, epochs=epochs, seed=seed), 1):
+        sent += more
+        points.append(Point(number, accuracy(vector, data.test), sent))
+    return points

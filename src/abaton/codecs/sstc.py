@@ -78,8 +78,9 @@ class Sstc:
         competing = _ascending(
             [*(pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)), dense]
         )
-        k = min(self.count(parts.size), int((competing[:, 1] - competing[:, 0]).sum()))
-        places, values, total = largest(update.view(np.uint32), competing, k)
+        # Kernels of zeros are not listed, yet count among the k as in the paper.
+        k = min(self.count(parts.size), sum(self.allowed(p) * p.size for p in pools) + _total(dense))
+        places, values, total = largest(update.view(np.uint32), competing, min(k, _total(competing)))
         if not math.isfinite(total):
             layout.check(update, whose="update")
         body = [_HEAD.pack(total / k if k else 0.0, len(places))]
