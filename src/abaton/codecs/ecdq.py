@@ -111,7 +111,7 @@ class Ecdq:
         norms, at = read_norms(body, _START.size, cut)
         bits, found = _START.unpack_from(body)
         coded = int(cut.sizes[norms > 0].sum())
-        if bits != self.bits or any(body[1:4]) or found > coded // 16 + 1:
+        if bits != self.bits or any(body[1:4]) or found > coded // 16:
             raise broken("it was not written with these settings")
         tail, extra = cut.tail.stop - cut.tail.start, outliers.length(found, cut.padded)
         rest = len(body) - at - 4 * tail - extra - (8 * _STATES if coded else 0)

@@ -16,6 +16,7 @@ import numpy as np
 from abaton.codecs import levels
 from abaton.codecs.blocks import split
 from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.rotated import broken
 from abaton.codecs.settings import check_whole, line
 from abaton.codecs.sums import DecodedSum
 
@@ -63,16 +64,16 @@ class Qsgd:
         """The update that a payload stands for."""
         cut = split(layout.size, self.bits + 1)
         parts = levels.unpack(payload, self.code, self.bits, layout, cut, self.bits + 1)
+        largest = float(np.finfo(np.float32).max)
+        if not ((parts.pairs[:, 0] >= 0) & (parts.pairs[:, 0] <= largest)).all():
+            raise broken("a size in it is impossible")
         result = np.zeros(layout.size, dtype=np.float32)
         result[cut.tail] = parts.tail
-        largest = float(np.finfo(np.float32).max)
         for i, (start, length, size, _) in enumerate(cut.table.tolist()):
             if parts.words[i].size:
                 signs, sizes = parts.words[i][: size // 32], parts.words[i][size // 32 :]
                 negative = np.unpackbits(signs.astype("<u4").view(np.uint8), bitorder="little")[:length]
-                block = levels.restore(sizes, size, _grid(self.bits))[:length] * min(
-                    parts.pairs[i, 0], largest
-                )
+                block = levels.restore(sizes, size, _grid(self.bits))[:length] * np.float32(parts.pairs[i, 0])
                 result[start : start + length] = np.where(negative, -block, block)
         return result
 

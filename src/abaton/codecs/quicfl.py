@@ -118,9 +118,10 @@ class QuicFL:
         body, cut = wire.unpack(payload, self.code, layout).body, split(layout.size, self.bits)
         norms, at = read_norms(body, _START.size, cut)
         bits, shared, zero, found = _START.unpack_from(body)
-        if (bits, shared, zero) != (self.bits, self.shared, 0) or found > cut.padded // 9 + 1:
+        coded, tail = int(cut.sizes[norms > 0].sum()), cut.tail.stop - cut.tail.start
+        if (bits, shared, zero) != (self.bits, self.shared, 0) or found > coded // 9:
             raise broken("it was not written with these settings")
-        used, tail = int(cut.sizes[norms > 0].sum()) * self.bits // 32, cut.tail.stop - cut.tail.start
+        used = coded * self.bits // 32
         wire.exact(body, at + 4 * used + 4 * tail + outliers.length(found, cut.padded))
         words = np.require(np.frombuffer(body, "<u4", used, at), np.uint32, "A")
         words.flags.writeable = False

@@ -91,33 +91,42 @@ def quantise(
     return used, found
 
 
+@inlined
+def _coded(state: Any, k: Any, cumulative: Ints, strata: int) -> Any:
+    """The state after one outcome; its lowest 32 bits are taken out beforehand where it would overflow."""
+    low = np.uint64(cumulative[k])
+    size = np.uint64(cumulative[k + strata]) - low
+    return ((state // size) << SHIFT) + state % size + low
+
+
 @kernel
 def write(outcomes: Ints, used: int, cumulative: Ints, strata: int, states: States, stream: Words) -> int:
     """Code the outcomes; the answer is where in ``stream`` the code begins (it ends at the end)."""
     states[:] = LOWEST
     at = stream.size
-    for i in range(used - 1, -1, -1):
-        k = outcomes[i]
-        low = np.uint64(cumulative[k])
-        size = np.uint64(cumulative[k + strata]) - low
-        state = states[i % STATES]
-        if state >> np.uint64(48) >= size:
-            at -= 1
-            stream[at] = np.uint32(state)
-            state >>= HALF
-        states[i % STATES] = ((state // size) << SHIFT) + state % size + low
+    for i in range(used - STATES, -1, -STATES):
+        for lane in range(STATES - 1, -1, -1):
+            k, state = outcomes[i + lane], states[lane]
+            if state >> np.uint64(48) >= np.uint64(cumulative[k + strata] - cumulative[k]):
+                at -= 1
+                stream[at] = np.uint32(state)
+                state >>= HALF
+            states[lane] = _coded(state, k, cumulative, strata)
     return at
 
 
 @inlined
-def _find(slot: Any, stratum: Any, cumulative: Ints, guess: Ints, strata: int, start_of: int) -> Any:
-    """Where the outcome begins whose frequencies hold ``slot``."""
-    last = cumulative.size - strata - 1
-    # The nearest beginning of this stratum at or below the guess, then up while the slot lies beyond it.
-    k = guess[slot >> 6]
-    k -= (k - start_of + stratum) & (strata - 1)
-    k = max(k, (start_of - stratum) & (strata - 1))
-    while k + strata <= last and cumulative[k + strata] <= slot:
+def _find(slot: Any, stratum: Any, cumulative: Ints, guess: Ints, strata: int) -> Any:
+    """Where the outcome begins whose frequencies hold ``slot``.
+
+    From the nearest beginning of this stratum at or below the guess, up while the slot lies beyond. The last
+    ``strata`` entries are larger than any slot, so this ends inside the list.
+    """
+    start, first = cumulative.size // 2 - 1 - stratum, strata - 1
+    k = np.int64(guess[slot >> 6])
+    k = max(k - ((k - start) & first), start & first)
+    k += strata * np.int64(cumulative[k + strata] <= slot)
+    while cumulative[k + strata] <= slot:
         k += strata
     return k
 
@@ -128,32 +137,33 @@ def read(
     strata: int, keys: Any, random: Words, values: Floats,
 ) -> bool:  # fmt: skip
     """Decode all blocks with a norm to q - u; false if the stream is not exactly one such code."""
-    at = number = 0
-    start_of, shift = cumulative.size // 2 - 1, np.uint32(32 - round(np.log2(strata)))
+    at, end, power = 0, stream.size, round(np.log2(strata))
+    shift, start = np.uint32(32 - power), cumulative.size // 2 - 1
     for b in range(len(blocks)):
         if norms[b] == 0.0:
             continue
         for first in range(blocks[b, 3], blocks[b, 3] + blocks[b, 2], GROUP):
             _fill(random, first // GROUP, keys)
+            for i in range(0, GROUP, STATES):
+                for lane in range(STATES):
+                    state, stratum = states[lane], np.int64(random[i + lane] >> shift)
+                    slot = np.int64(state & LOW)
+                    k = _find(slot, stratum, cumulative, guess, strata)
+                    low = cumulative[k]
+                    state = np.uint64(cumulative[k + strata] - low) * (state >> SHIFT) + np.uint64(slot - low)
+                    if state < LOWEST:
+                        if at == end:
+                            return False
+                        state = (state << HALF) | np.uint64(stream[at])
+                        at += 1
+                    states[lane] = state
+                    values[first + i + lane] = np.float32((k + stratum - start) >> power)
             for i in range(GROUP):
-                state = states[number % STATES]
-                slot, stratum = np.int64(state & LOW), np.int64(random[i] >> shift)
-                k = _find(slot, stratum, cumulative, guess, strata, start_of)
-                size = np.uint64(cumulative[k + strata] - cumulative[k])
-                state = size * (state >> SHIFT) + np.uint64(slot - cumulative[k])
-                if state < LOWEST:
-                    if at == stream.size:
-                        return False
-                    state = (state << HALF) | np.uint64(stream[at])
-                    at += 1
-                states[number % STATES] = state
-                number += 1
-                q = (k + stratum - start_of) // strata
-                values[first + i] = np.float32(q) - _dither(random[i])
-    for i in range(STATES):
-        if states[i] != LOWEST:
+                values[first + i] -= _dither(random[i])
+    for lane in range(STATES):
+        if states[lane] != LOWEST:
             return False
-    return at == stream.size
+    return at == end
 
 
 @kernel
