@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from datetime import date
 from pathlib import Path
 
@@ -131,9 +130,6 @@ def test_the_document_cannot_be_changed(full):
 
 
 def test_hash_does_not_depend_on_form(full, full_text):
-    table = tomllib.loads(full_text)
-    turned = dict(reversed(table.items()))
-    assert list(turned) != list(table)
     bare = "\n".join(line for line in full_text.splitlines() if not line.startswith("#"))
     assert study_from_toml(bare.replace(" = ", "=", 3)).hash == full.hash
     assert study_from_toml(write_toml(full)).hash == full.hash

@@ -58,6 +58,12 @@ SOURCES: dict[str, dict[str, Source]] = {
 }
 
 
+def each(holder: object, name: str) -> list[Resource]:
+    """The objects in a list; whatever has another shape is no evidence."""
+    found = holder.get(name) if isinstance(holder, Mapping) else None
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
 @dataclass
 class Records:
     """One subject's resources by type, and by the names under which they may be referred to."""
@@ -80,7 +86,8 @@ class Records:
         """The records that count as evidence for a kind of criterion; void ones are left out."""
         for kind, source in SOURCES[what].items():
             for resource in self.by_type.get(kind, ()):
-                if resource.get("status") not in source.void and "refuted" not in _verification(resource):
+                void = str(resource.get("status")) in source.void or "refuted" in _verification(resource)
+                if not void:
                     yield resource, source
 
     def codings(self, resource: Resource, source: Source) -> list[Resource]:
@@ -98,13 +105,12 @@ class Records:
         if isinstance(reference := concept.get("reference"), str):
             target = self._target(reference, holder)
             return self._codings(target.get("code"), target) if target else []
-        codings = concept.get("coding", [concept])  # Encounter.class is a Coding itself
-        return [coding for coding in codings if isinstance(coding, Mapping) and coding.get("code")]
+        codings = each(concept, "coding") if "coding" in concept else [concept]  # Encounter.class is a Coding
+        return [coding for coding in codings if isinstance(coding.get("code"), str)]
 
     def _target(self, reference: str, holder: Resource) -> Resource | None:
         if reference.startswith("#"):
-            inside = holder.get("contained", ())
-            return next((r for r in inside if isinstance(r, Mapping) and r.get("id") == reference[1:]), None)
+            return next((r for r in each(holder, "contained") if r.get("id") == reference[1:]), None)
         return self.by_name.get(reference) or self.by_name.get("/".join(reference.split("/")[-2:]))
 
 
@@ -113,15 +119,14 @@ def _opened(records: Iterable[Resource]) -> Iterator[tuple[str, Resource]]:
         if record.get("resourceType") != "Bundle":
             yield "", record
             continue
-        for entry in record.get("entry", ()):
-            if isinstance(entry, Mapping) and isinstance(resource := entry.get("resource"), Mapping):
+        for entry in each(record, "entry"):
+            if isinstance(resource := entry.get("resource"), Mapping):
                 yield str(entry.get("fullUrl", "")), resource
 
 
 def _status_codes(resource: Resource, name: str) -> set[str]:
     value = resource.get(name)
-    codings = value.get("coding", ()) if isinstance(value, Mapping) else ()
-    return {str(coding.get("code")) for coding in codings if isinstance(coding, Mapping)}
+    return {str(coding.get("code")) for coding in each(value, "coding")}
 
 
 def _verification(resource: Resource) -> set[str]:

@@ -22,6 +22,7 @@ from abaton.study.eligibility.evidence import (
     Resource,
     Source,
     birth,
+    each,
     same_or_no,
     the_patient,
     trusted,
@@ -121,7 +122,7 @@ def _presence(criterion: Criterion, records: Records, today: date) -> Finding:
 
 def _matches(criterion: Criterion, records: Records, entry: Resource, source: Source) -> Finding:
     if criterion.what == "observation":
-        parts = [entry, *(part for part in entry.get("component", ()) if isinstance(part, dict))]
+        parts = [entry, *each(entry, "component")]
         return either(_measured(criterion, records, part, source) for part in parts)
     return both(coded(criterion.codes, records.codings(entry, source), entry), trusted(entry))
 
@@ -133,8 +134,8 @@ def coded(terms: tuple[Term, ...], codings: list[Resource], entry: Resource) -> 
     if not codings:
         return unknown("a record carries no code")
     # What an Observation is called rarely has a name in a second system; diagnoses, drugs and procedures do.
-    told = {term.system for term in terms} & {coding.get("system") for coding in codings}
-    if entry.get("resourceType") == "Observation" or told:
+    systems = {term.system for term in terms}
+    if entry.get("resourceType") == "Observation" or any(c.get("system") in systems for c in codings):
         return NO
     return unknown("a record is coded in another system")
 
@@ -147,8 +148,7 @@ def _measured(criterion: Criterion, records: Records, part: Resource, source: So
         value = part.get("valueBoolean")
         return same_or_no(value == criterion.flag) if isinstance(value, bool) else unknown(_NO_VALUE)
     if criterion.values:
-        value = part.get("valueCodeableConcept")
-        inside = value.get("coding", []) if isinstance(value, dict) else []
+        inside = each(part.get("valueCodeableConcept"), "coding")
         return coded(criterion.values, inside, {}) if inside else unknown(_NO_VALUE)
     return _number(criterion, part)
 
@@ -181,13 +181,13 @@ def _amount(value: Any, unit: str | None) -> tuple[float, float] | None:
         not isinstance(value, dict) or unit not in (value.get("code"), value.get("unit"))
     ):
         return None
-    comparator = value.get("comparator") if isinstance(value, dict) else None
+    comparator = str(value.get("comparator", "")) if isinstance(value, dict) else ""
     return {
         "<": (-math.inf, math.nextafter(number, -math.inf)),
         "<=": (-math.inf, number),
         ">=": (number, math.inf),
         ">": (math.nextafter(number, math.inf), math.inf),
-    }.get(comparator or "", (number, number))
+    }.get(comparator, (number, number))
 
 
 def _within(criterion: Criterion, lowest: float, highest: float) -> Finding:
@@ -237,7 +237,7 @@ def _sex(criterion: Criterion, records: Records) -> Finding:
 def _location(criterion: Criterion, records: Records) -> Finding:
     """Whether the subject lives in one of the places; only like is compared with like."""
     patient = the_patient(records)
-    addresses = [a for a in (patient.get("address", ()) if patient else ()) if isinstance(a, dict)]
+    addresses = each(patient, "address")
     places = {str(a[name]).casefold() for a in addresses for name in ("country", "state") if a.get(name)}
     if not places:
         return unknown("no address with a country or a region is recorded")
