@@ -1,21 +1,20 @@
 """The study document: one question, who may take part, what is needed, and how people are protected."""
 
 from abaton.study.bundle import write_bundle
-from abaton.study.consent import WORDING, Consent, Statement
+from abaton.study.consent import Consent, Statement
 from abaton.study.criteria import Criterion, Eligibility
-from abaton.study.describe import describe
 from abaton.study.document import Centre, Identification, Purpose, Shares, Status, Study
 from abaton.study.eligibility import Answer, Judgement, Verdict, judge
 from abaton.study.notes import notes_on
 from abaton.study.problems import Problem, StudyError
 from abaton.study.reading import Reading, load_study, read_study, study_from_json, study_from_toml
 from abaton.study.requirements import Requirement
-from abaton.study.starter import starter
+from abaton.study.starting import starter
+from abaton.study.summary import describe
 from abaton.study.toml import write_toml
 from abaton.study.values import Match, Period, Term
 
 __all__ = [
-    "WORDING",
     "Answer",
     "Centre",
     "Consent",
