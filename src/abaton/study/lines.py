@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 Path = tuple[str | int, ...]
@@ -45,6 +46,9 @@ class _Scan:
     table: Path = ()
     lines: dict[Path, int] = field(default_factory=dict)
     lengths: dict[Path, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ends = [match.start() for match in re.finditer("\n", self.text)]
 
     def run(self) -> None:
         self.skip(_SPACE)
@@ -143,4 +147,4 @@ class _Scan:
         return length
 
     def note(self, path: Path, at: int) -> None:
-        self.lines.setdefault(path, self.text.count("\n", 0, at) + 1)
+        self.lines.setdefault(path, bisect_left(self.ends, at) + 1)

@@ -89,6 +89,7 @@ def _study(node: Node, resources: dict[str, Node]) -> dict[str, Any]:
         elif key not in _CARRIED:
             node.report.passed_over.append(f"{node.path}.{key}")
     details = _details(node)
+    protection = details.pop("deidentification", {})
     table = {
         "study": {
             **_identification(node),
@@ -101,7 +102,9 @@ def _study(node: Node, resources: dict[str, Node]) -> dict[str, Any]:
         ],
         "eligibility": read_cohort(_target(node.one("enrollment"), resources, "Group"), node.report),
         "data": _data(node),
-        "deidentification": {**details.pop("deidentification", {}), **_mechanism(node)},
+        "deidentification": {**protection, **_mechanism(node)}
+        if isinstance(protection, dict)
+        else protection,
         "documents": [_document(artifact) for artifact in _documentation(node)],
         "questionnaires": [_questionnaire(item, resources) for item in node.extensions(urls.QUESTIONNAIRE)],
         **details,
@@ -167,7 +170,7 @@ def _identification(node: Node) -> dict[str, Any]:
 
 
 def _purpose(node: Node) -> str | None:
-    found = [term["code"] for term in terms(node) if term.get("system") == urls.PURPOSES]
+    found = [term.get("code") for term in terms(node) if term.get("system") == urls.PURPOSES]
     if not found:
         node.wrong("the purpose has no code of HL7's list", f"use a code of {urls.PURPOSES}")
     return str(found[0]) if found else None
