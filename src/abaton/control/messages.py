@@ -1,0 +1,125 @@
+"""What the controller hears and says: small values that can be written to a journal and read back.
+
+An event is something that happened; an instruction is something to be done. Models and payloads never travel inside
+them: they are named by the digest of their content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from abaton.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A learner is there and ready to train."""
+
+    at: float
+    learner: str
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A learner has gone and will not answer any more."""
+
+    at: float
+    learner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A learner's update has arrived."""
+
+    at: float
+    learner: str
+    task: str
+    payload: str
+    size: int
+    steps: int
+    examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task will not be answered; the reason is one of a few fixed words, never free text."""
+
+    at: float
+    learner: str
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How a learner trains before it sends its update."""
+
+    epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Let a learner train, starting from a version of the community model."""
+
+    task: str
+    learner: str
+    version: int
+    settings: TrainSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Let a learner's update, made from a version of the community model, enter the mix with a weight."""
+
+    learner: str
+    task: str
+    version: int
+    payload: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make the mix of all commits the next version of the community model."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the run."""
+
+    reason: str
+
+
+Event: TypeAlias = Joined | Left | Arrived | Failed
+Instruction: TypeAlias = Train | Commit | Publish | Stop
+
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Joined, Left, Arrived, Failed)}
+
+
+def to_row(event: Event) -> tuple[str, dict[str, Any]]:
+    """An event as a kind and plain values, ready for the journal.
+
+    >>> to_row(Left(at=2.0, learner="cleveland"))
+    ('Left', {'at': 2.0, 'learner': 'cleveland'})
+    """
+    return type(event).__name__, {name: getattr(event, name) for name in event.__slots__}
+
+
+def from_row(kind: str, body: Mapping[str, Any]) -> Event:
+    """The event that a journal row holds."""
+    try:
+        return _EVENTS[kind](**body)
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"the journal holds an event '{kind}' that this version does not know",
+            remedy="open it with the version of Abaton that wrote it",
+        ) from error
