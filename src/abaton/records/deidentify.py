@@ -164,7 +164,7 @@ class Deidentifier:
         document: Document,
         todo: list[tuple[dict[str, Any] | None, dict[str, Any], str, str]],
         depth: int,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | None:
         made: list[dict[str, Any]] = []
         seen: set[str] = set()
         for part, resource, kind, identity in todo:
@@ -182,6 +182,9 @@ class Deidentifier:
             # bdl-7: two versions of one resource cannot both have the address.
             made.append({"resource": out} if address in seen else {"fullUrl": address, "resource": out})
             seen.add(address)
+        if self.need.wants and not made:
+            self.tally.left_out["Bundle", "nothing in it is needed by the study"] += 1
+            return None
         return self._envelope(raw, document, made)
 
     def _envelope(
