@@ -17,6 +17,10 @@ TODAY = date(2026, 11, 16)
 START = starter("study.toml", TODAY)
 
 
+BAD_PATH = "rules = [{ path = 'Patient.x', method = 'keep' }]"
+BAD_METHOD = "rules = [{ path = 'Patient.name', method = 'no' }]"
+
+
 def problems(text: str) -> tuple[Problem, ...]:
     with pytest.raises(StudyError) as caught:
         study_from_toml(text, "study.toml")
@@ -47,6 +51,10 @@ def test_the_starter_passes_without_a_remark():
         ('type = "Patient"', 'typ = "Patient"', "data[0].typ", "known key", "did you mean 'type'?"),
         ('elements = ["gender", "birthDate"]', "", "data[0]", "function 'element'", "names what"),
         ("\nk = 5", "\nk = 0", "privacy.anonymity", "k must be", "anonymity"),
+        ('type = "Observation"', 'type = "Observaton"', "data[1]", "no resource type 'Observaton'", "'Observation'?"),
+        ('"birthDate"]', '"birthdate"]', "data[0]", "Patient has no element 'birthdate'", "'birthDate'?"),
+        ('preset = "default"', BAD_PATH, "deidentification.rules[0]", "path", ""),
+        ('preset = "default"', BAD_METHOD, "deidentification.rules[0]", "method", "keep"),
         ('shares = ["updates"]', "shares = []", "study", "'shares' is empty", "records"),
         ('retention = "P5Y"', "retention = 5", "study.retention", "text", "docs"),
         ("models-stay = ", "models-stays = ", "consent.statements.models-stays", "not one of", "models-stay"),
@@ -144,7 +152,7 @@ def test_hash_depends_on_every_word(full, full_text):
 
 def test_golden_hash(full):
     """The hash of a document never changes: consents are pinned to it."""
-    assert full.hash == "9df032305b656809f8efdfdeb1cc459722a205edea752f720cd30ab15bc24601"
+    assert full.hash == "d19b1dcf06945445ec8109e3307ac1c71872bd8383f3eb87c4227389f75ad66c"
     assert canonical({"format": FORMAT, **full.content()}).startswith(b'{"centre":{"address":{"city":"Pisa"')
 
 
@@ -166,7 +174,7 @@ def test_what_the_deidentifier_gets(full_text):
     assert need.wants[2].dates[0].start == "2026-02-28"
     assert need.deidentification.mechanism is Mechanism.ANONYMISE
     assert need.deidentification.identity is Identity.PSEUDO_IDENTITY
-    assert need.deidentification.rules[0].settings == (("width", "5"), ("to", "band"))
+    assert need.deidentification.rules[0].settings == (("to", "year"), ("cap", "89"))
 
 
 def test_what_a_site_cannot_evaluate_is_refused_not_widened(full):

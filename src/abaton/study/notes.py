@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
 
 from abaton.study.document import Study
+from abaton.study.requirements import Requirement, has_element
 from abaton.study.values import Match
 
 
@@ -36,9 +38,15 @@ def notes_on(study: Study, today: date) -> list[str]:
         ):
             made.append(f"eligibility.criteria[{i}]: records cannot answer this, so nobody will be eligible")
     for i, requirement in enumerate(study.data):
-        for j, rule in enumerate(requirement.codes):
-            if not rule.any or any(term.match is not Match.EXACT for term in rule.any):
-                made.append(
-                    f"data[{i}].codes[{j}]: sites cannot evaluate this filter; list the codes one by one"
-                )
+        made += [f"data[{i}]{remark}" for remark in _on_filters(requirement)]
     return made
+
+
+def _on_filters(requirement: Requirement) -> Iterator[str]:
+    paths = [rule.path for rule in requirement.codes] + [rule.path for rule in requirement.dates]
+    for path in paths:
+        if not has_element(requirement.type, path):
+            yield f": {requirement.type} has no '{path}', so the filter finds nothing"
+    for j, rule in enumerate(requirement.codes):
+        if not rule.any or any(term.match is not Match.EXACT for term in rule.any):
+            yield f".codes[{j}]: sites cannot evaluate this filter; list the codes one by one"

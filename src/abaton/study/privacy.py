@@ -26,6 +26,8 @@ from abaton.records.anonymity import (
     settings_from,
 )
 from abaton.records.need import Deidentification
+from abaton.records.plan import Plan
+from abaton.study.lines import Path
 from abaton.study.values import Part
 
 _PLACE = re.compile(r"privacy\.anonymity((?:\.\w+|\[\d+\])*)")
@@ -35,7 +37,10 @@ def _placed(error: SettingsError) -> PydanticCustomError:
     """Settings of other rooms complain in their own words; here they get a place in the document."""
     match = _PLACE.match(error.where)
     within = [part.strip(".[]") for part in re.findall(r"\.\w+|\[\d+\]", match[1])] if match else []
-    path = tuple(int(part) if part.isdigit() else part for part in within)
+    return _complaint(error, tuple(int(part) if part.isdigit() else part for part in within))
+
+
+def _complaint(error: SettingsError, path: Path) -> PydanticCustomError:
     context = {"what": error.what, "remedy": error.remedy or "see docs/study-document.md", "path": path}
     return PydanticCustomError("study", "{what}", context)
 
@@ -92,9 +97,15 @@ def _word(value: Any) -> Any:
 
 def _deidentification(value: Any, handler: Handler) -> Any:
     try:
-        return handler(value)
+        made: Deidentification = handler(value)
     except SettingsError as error:
         raise _placed(error) from None
+    for i, rule in enumerate(made.rules):
+        try:
+            Plan((rule,))
+        except SettingsError as error:
+            raise _complaint(error, ("rules", i)) from None
+    return made
 
 
 def _deidentification_table(made: Deidentification) -> dict[str, Any]:

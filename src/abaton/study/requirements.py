@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from datetime import date
+from difflib import get_close_matches
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from abaton.errors import SettingsError
+from abaton.records.elements import resources, table
 from abaton.records.need import CodeFilter, DateFilter, Function, Want
+from abaton.records.rules import children
 from abaton.study.values import Day, End, Frequency, Match, Part, Span, Start, Term, Text, before, fault
+
+
+def has_element(resource_type: str, path: str) -> bool:
+    """Whether R4 gives a resource type the element with which a path begins.
+
+    >>> has_element("Observation", "value"), has_element("Observation", "birthDate")
+    (True, False)
+    """
+    return bool(children(table()[resource_type], path.partition(".")[0]))
 
 
 class CodeRule(Part):
@@ -65,6 +77,20 @@ class Requirement(Part):
     codes: tuple[CodeRule, ...] = ()
     dates: tuple[DateRule, ...] = ()
     frequency: Frequency | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.type not in resources():
+            close = get_close_matches(self.type, resources(), n=1)
+            guess = f"did you mean '{close[0]}'?" if close else "use an R4 resource type"
+            raise fault(f"R4 has no resource type '{self.type}'", guess)
+        for name in self.elements:
+            if not has_element(self.type, name):
+                known = {element.stem for element in table()[self.type].values()}
+                close = get_close_matches(name, known, n=1)
+                guess = f"did you mean '{close[0]}'?" if close else f"use an element of {self.type}"
+                raise fault(f"{self.type} has no element '{name}'", guess)
+        return self
 
     @model_validator(mode="after")
     def _parameters(self) -> Self:
