@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from abaton.cli.output import emit, note, progress, table
+from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from abaton.records.tally import Tally
 
 app = typer.Typer(help="De-identify, check and explain FHIR records.", no_args_is_help=True)
+app.command()(view)
+app.command()(conformance)
 
 _STUDY = typer.Option(None, "--study", help="The study document (study.toml or an InteropEHRate Bundle).")
 _KEY = typer.Option(
