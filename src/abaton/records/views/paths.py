@@ -151,6 +151,9 @@ class _Compiler:
         if name == "getReferenceKey":
             kind = self.type_name(self.only(node)) if arguments else ""
             return lambda focus, scope: reference_key(target(focus, scope), kind)
+        if name == "where" and len(arguments) == 1 and (same_text := _same_text(arguments[0])):
+            key, wanted = same_text
+            return lambda focus, scope: [item for item in target(focus, scope) if _has(item, key, wanted)]
         if name in LAMBDAS and len(arguments) == 1:
             apply, inner = LAMBDAS[name], self.node(arguments[0])
             return lambda focus, scope: apply(target(focus, scope), lambda item: inner([item], scope))
@@ -221,6 +224,23 @@ class _Compiler:
         return run
 
 
+def _same_text(node: Node) -> tuple[str, str] | None:
+    """The element and the text of ``element = 'text'``, by far the most frequent condition."""
+    match node:
+        case Operation("=", Member(None, name), Literal((text,))) if (
+            name[0].islower() and name not in choices()
+        ):
+            return (name, text) if text.__class__ is str else None
+    return None
+
+
+def _has(item: Any, key: str, wanted: str) -> bool:
+    if item.__class__ is not dict:
+        return False
+    value = item.get(key)
+    return bool(value == wanted) or (value.__class__ is list and value == [wanted])
+
+
 def _plain(items: Items, key: str) -> Items:
     """The values under a key of every object."""
     made: Items = []
@@ -245,8 +265,13 @@ def _picker(name: str) -> Callable[[Items], Items]:
         made: Items = []
         for item in items:
             if item.__class__ is dict:
-                key = name if name in item else next((key for key in keys if key in item), name)
-                made += _plain([item], key)
+                value = item.get(name)
+                if value is None:
+                    value = next((item[key] for key in keys if key in item), None)
+                if value.__class__ is list:
+                    made += [each for each in value if each is not None]
+                elif value is not None:
+                    made.append(value)
         return made
 
     return pick
