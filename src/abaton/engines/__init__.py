@@ -1,7 +1,7 @@
 """What carries messages and time between the controller and the learners."""
 
-from abaton.engines.contract import Engine, Task
+from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
 from abaton.engines.virtual import Profile, VirtualEngine
 
-__all__ = ["Driver", "Engine", "Outcome", "Profile", "Task", "VirtualEngine"]
+__all__ = ["Driver", "Engine", "EvaluateTask", "Outcome", "Profile", "Task", "TrainTask", "VirtualEngine"]

@@ -11,14 +11,26 @@ from abaton.vectors import Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """Work for one learner; submitted or answered twice under the same key, it counts once."""
+class TrainTask:
+    """Training for one learner; submitted or answered twice under the same key, it counts once."""
 
     key: str
     learner: str
     version: int
     model: Vector
     settings: TrainSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluateTask:
+    """Another learner's model, to be scored by a learner's evaluator."""
+
+    key: str
+    learner: str
+    model: Vector
+
+
+Task = TrainTask | EvaluateTask
 
 
 class Engine(Protocol):
@@ -32,3 +44,12 @@ class Engine(Protocol):
 
     def events(self) -> Sequence[Event]:
         """What happened next, in order; empty if nothing can happen any more."""
+
+    def set_timer(self, name: str, at: float) -> None:
+        """Ask for a tick at a time."""
+
+    def cancel(self, key: str) -> None:
+        """Say that nobody waits for a task any more; it may still be answered."""
+
+    def tell(self, committed: int) -> None:
+        """Let learners know how many steps have been committed, as soon as that can be done."""
