@@ -33,6 +33,7 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
 _REMEMBERED = 200_000
+_sha256 = hashlib.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,8 @@ class Pseudonyms:
 
     def token(self, kind: str, old: str, server: str = "") -> bytes:
         """The 16 bytes that stand for something old."""
-        body = self._hmac(self._prefix + f"{server}\0{kind}\0{old}".encode("utf-8", "surrogatepass"))[:_BODY]
-        return body + hashlib.sha256(self._proof + body).digest()[:_PROOF]
+        body = self._hmac(self._prefix + f"{server}\0{kind}\0{old}".encode())[:_BODY]
+        return body + _sha256(self._proof + body).digest()[:_PROOF]
 
     def sign(self, body: bytes) -> str:
         """A new identity with a given body (11 random bytes), with its proof."""
@@ -234,7 +235,7 @@ class Pseudonyms:
 
     def number(self, purpose: str, about: str) -> int:
         """A secret whole number below 2^64, always the same for the same purpose and thing."""
-        return int.from_bytes(self._hmac(f"{purpose}\0{about}".encode("utf-8", "surrogatepass"))[:8], "big")
+        return int.from_bytes(self._hmac(f"{purpose}\0{about}".encode())[:8], "big")
 
     def forget(self) -> None:
         """Drop what was remembered for speed."""
