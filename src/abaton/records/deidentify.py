@@ -46,13 +46,8 @@ class _Kind(NamedTuple):
     always: bool
 
 
-class _Entry(NamedTuple):
-    """An entry of a Bundle that is worked on."""
-
-    part: dict[str, Any] | None
-    raw: dict[str, Any]
-    kind: str
-    identity: str
+# An entry of a Bundle that is worked on: the needed part, the whole, its type, new identity and address.
+_Entry = tuple[dict[str, Any] | None, dict[str, Any], str, str, str]
 
 
 class Deidentifier:
@@ -152,28 +147,31 @@ class Deidentifier:
         listed = raw.get("entry")
         entries = [entry for entry in listed if entry.__class__ is dict] if listed.__class__ is list else []
         clashing = clashes(entries)
+        known, read, wants = resources(), self._notes.read, bool(self.need.wants)
         todo: list[_Entry] = []
         for entry in entries:
             resource = entry.get("resource")
             if resource is None:
                 self._notes.drops["Bundle.entry", "entry without a resource"] += 1
                 continue
-            kind = self._name(resource)
+            kind = resource.get("resourceType") if resource.__class__ is dict else None
+            if kind not in known:
+                kind = self._name(resource)
             if kind == "Bundle":
-                todo.append(_Entry(resource, resource, kind, ""))
+                todo.append((resource, resource, kind, "", ""))
                 continue
-            self._notes.read.append(kind)
-            part = self._needed(resource, kind)
+            read.append(kind)
+            part = self._needed(resource, kind) if wants else resource
             if part is None and not self._wants_age(kind):
                 continue
             qualify = bool(clashing) and (kind, resource.get("id")) in clashing
             url = entry.get("fullUrl")
-            identity = document.enter(resource, kind, url, qualify=qualify, stays=part is not None)
-            todo.append(_Entry(part, resource, kind, identity))
-        patients = {entry.identity for entry in todo if entry.kind == "Patient"}
-        document.only_subject = self.names.address(patients.pop()) if len(patients) == 1 else ""
+            identity, address = document.enter(resource, kind, url, qualify=qualify, stays=part is not None)
+            todo.append((part, resource, kind, identity, address))
+        patients = {entry[4] for entry in todo if entry[2] == "Patient"}
+        document.only_subject = patients.pop() if len(patients) == 1 else ""
         made = self._collect(document, todo, depth)
-        if self.need.wants and not made:
+        if wants and not made:
             self._notes.left_out.append(("Bundle", "nothing in it is needed by the study"))
             return None
         return self._envelope(raw, document, made)
@@ -181,20 +179,20 @@ class Deidentifier:
     def _collect(self, document: Document, todo: list[_Entry], depth: int) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         seen: set[str] = set()
-        for part, raw, kind, identity in todo:
+        scope = Scope({}, "", document)
+        for part, raw, kind, identity, address in todo:
             if kind == "Bundle":
                 inner = self._bundle(raw, depth + 1)
                 if inner is not None:
                     made.append({"fullUrl": self.names.address(inner["id"]), "resource": inner})
                 continue
-            scope = Scope(raw, identity, document)
+            scope.turn(raw, identity)
             if self.need.wants:
                 ages = self._ages(kind, scope)
                 made.extend({"fullUrl": self.names.address(each["id"]), "resource": each} for each in ages)
             if part is None:
                 continue
             out = self._resource(part, kind, scope)
-            address = self.names.address(identity)
             # bdl-7: two versions of one resource cannot both have the address.
             made.append({"resource": out} if address in seen else {"fullUrl": address, "resource": out})
             seen.add(address)
@@ -266,8 +264,7 @@ class Deidentifier:
                 made = self._identifier(identity)
                 out["identifier"] = [made] if kind.identifier == "many" else made
         if "extension" in body:
-            extra = [each for each in body.pop("extension") if each.get("url") != MARK]
-            out["extension"] = [*out.get("extension", ()), *extra]
+            out["extension"] = [*out.get("extension", ()), *body.pop("extension")]
         out.update(body)
         self._notes.kept.append(name)
         return out
@@ -327,30 +324,26 @@ class Deidentifier:
     def _head(self, raw: dict[str, Any], name: str, identity: str, *, marked: bool) -> dict[str, Any]:
         out: dict[str, Any] = {"resourceType": name, "id": identity}
         if not self._paper:
+            out["meta"] = {"security": [{"system": _LABELS, "code": self._label}]}
             meta = raw.get("meta")
-            label = {"system": _LABELS, "code": self._label}
-            out["meta"] = {"security": [label]} if meta is None else self._meta(meta, label)
+            if meta.__class__ is dict and ("profile" in meta or "security" in meta):
+                self._keep_meta(meta, out["meta"])
         if marked:
             coding = {"system": _MARK_SYSTEM, "code": self._mark, "display": self._mark.capitalize()}
             out["extension"] = [{"url": MARK, "valueCoding": coding}]
         return out
 
-    def _meta(self, raw: Any, label: dict[str, Any]) -> dict[str, Any]:
+    def _keep_meta(self, raw: dict[str, Any], out: dict[str, Any]) -> None:
         """Only published profiles and the confidentiality of the source stay."""
-        out: dict[str, Any] = {}
-        labels = [label]
-        if raw.__class__ is dict:
-            listed = raw.get("profile")
-            if listed.__class__ is list:
-                known = [p for p in listed if p.__class__ is str and p in profiles()]
-                out = {"profile": known} if known else {}
-            security = raw.get("security")
-            for each in security if security.__class__ is list else ():
-                system, code = (each.get("system"), each.get("code")) if each.__class__ is dict else ("", "")
-                if system == _CONFIDENTIALITY and self._codes.knows(system, code):
-                    labels.append({"system": system, "code": code})
-        out["security"] = labels
-        return out
+        listed, security = raw.get("profile"), raw.get("security")
+        if listed.__class__ is list:
+            known = [p for p in listed if p.__class__ is str and p in profiles()]
+            if known:
+                out["profile"] = known
+        for each in security if security.__class__ is list else ():
+            system, code = (each.get("system"), each.get("code")) if each.__class__ is dict else ("", "")
+            if system == _CONFIDENTIALITY and self._codes.knows(system, code):
+                out["security"].append({"system": system, "code": code})
 
     def _identifier(self, identity: str) -> dict[str, Any]:
         return {"value": identity} if self._paper else {"system": self.names.system, "value": identity}

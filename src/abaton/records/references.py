@@ -73,22 +73,23 @@ class Document:
         self._identifiers: dict[tuple[str, str], str] | None = None
         self._words: frozenset[str] | None = None
 
-    def enter(self, resource: dict[str, Any], kind: str, full_url: Any, *, qualify: bool, stays: bool) -> str:
+    def enter(
+        self, resource: dict[str, Any], kind: str, full_url: Any, *, qualify: bool, stays: bool
+    ) -> tuple[str, str]:
         """Give an entry of a Bundle its new identity and remember how it can be pointed at."""
         old, server = resource.get("id"), server_of(full_url) if qualify else ""
         known = full_url.__class__ is str
         if old.__class__ is not str or not old:
             old = full_url if known and full_url else _content(resource)
-        identity = self.names.identity(kind, old, server)
+        identity, address = self.names.pair(kind, old, server)
         self.entries.append((resource, identity))
         if stays:
-            address = self.names.address(identity)
             if known:
                 self.targets[full_url] = address
             self._places.setdefault((kind, old), address)
         elif known:
             self.targets[full_url] = f"{kind}/{identity}"
-        return identity
+        return identity, address
 
     def resolve(self, reference: str) -> str:
         """The new form of a reference that is not to a contained resource."""
@@ -213,7 +214,21 @@ def remap(_: Settings, node: Node) -> Handler:
     kinds = resources()
     beside = Beside(node, ("reference", "type"), "text beside a reference")
 
+    display = beside.of(("reference", "display"))
+
     def run(value: Any, scope: Scope) -> Any:
+        try:
+            new = scope.targets[value["reference"]]
+        except (KeyError, TypeError):
+            return general(value, scope)
+        if len(value) == 1:
+            return {"reference": new}
+        if len(value) == 2 and "display" in value:
+            scope.seen[display] += 1
+            return {"reference": new}
+        return general(value, scope)
+
+    def general(value: Any, scope: Scope) -> Any:
         if value.__class__ is not dict:
             return scope.drop(node, "malformed")
         reference, kind = value.get("reference"), ""
@@ -224,7 +239,7 @@ def remap(_: Settings, node: Node) -> Handler:
         if reference.__class__ is str and reference:
             if reference[0] == "#":
                 return _contained(reference, scope, node)
-            new = scope.targets.get(reference) or scope.document.resolve(reference)
+            new = scope.document.resolve(reference)
             return {"reference": new, "type": kind} if kind else {"reference": new}
         by = value.get("identifier")
         if by.__class__ is dict and by.get("value").__class__ is str:

@@ -110,6 +110,12 @@ class Scope:
         self.used: set[str] = set() if container is None else container.used
         self.ours = False
 
+    def turn(self, raw: dict[str, Any], identity: str) -> None:
+        """Turn to the next resource of the same document."""
+        self.raw, self.identity, self.local = raw, identity, _NONE
+        if self.used:
+            self.used = set()
+
     def drop(self, node: Node, reason: str) -> None:
         """Count a value that does not stay."""
         self.drops[node.path, reason] += 1

@@ -68,38 +68,44 @@ def _coding(node: Node) -> Handler:
         if len(value) > 2:
             usual = len(value) == 3 and "display" in value
             scope.seen[display if usual else beside.of(tuple(value))] += 1
-        if scope.codes.knows(system, code):
-            return {"system": system, "code": code}
+        try:
+            if scope.codes[system, code]:
+                return {"system": system, "code": code}
+        except TypeError:  # a list or an object where a text belongs
+            pass
         return scope.drop(node, "code of no public terminology")
 
     return run
 
 
 def concept(node: Node, general: Handler) -> Handler:
-    """A CodeableConcept under the plain rules, in one step; anything unusual goes the general way."""
-    inner = Node(f"{node.path}.coding", "Coding", "CodeableConcept", "coding")
-    coding = _coding(inner)
-    text = Dropped(((f"{node.path}.text", "no rule"),))
-    display = Dropped(((f"{inner.path}.display", "text beside a code"),))
+    """A CodeableConcept with one known code, in one step; anything else goes the general way."""
+    text = (f"{node.path}.text", "no rule")
+    display = (f"{node.path}.coding.display", "text beside a code")
+    beside = {(2, 3): Dropped((text, display)), (2, 2): Dropped((text,)), (1, 3): Dropped((display,))}
 
     def run(value: Any, scope: Scope) -> Any:
-        if value.__class__ is not dict:
-            return scope.drop(node, "malformed")
-        listed = value.get("coding")
-        if listed.__class__ is not list or len(value) > 2 or (len(value) == 2 and "text" not in value):
+        try:
+            (only,) = value["coding"]
+            system, code = only["system"], only["code"]
+            if not scope.codes[system, code]:
+                return general(value, scope)
+        except (KeyError, TypeError, ValueError):
             return general(value, scope)
-        if len(value) == 2:
-            scope.seen[text] += 1
-        if len(listed) == 1:
-            only = listed[0]
-            if only.__class__ is dict and len(only) == 3 and "display" in only:
-                system, code = only.get("system"), only.get("code")
-                scope.seen[display] += 1
-                if scope.codes.knows(system, code):
-                    return {"coding": [{"system": system, "code": code}]}
-                return scope.drop(inner, "code of no public terminology")
-        made = [kept for each in listed if (kept := coding(each, scope)) is not None]
-        return {"coding": made} if made else None
+        if len(value) == 2 and "text" in value:
+            if len(only) == 3 and "display" in only:
+                scope.seen[beside[2, 3]] += 1
+                return {"coding": [{"system": system, "code": code}]}
+            if len(only) == 2:
+                scope.seen[beside[2, 2]] += 1
+                return {"coding": [{"system": system, "code": code}]}
+        elif len(value) == 1:
+            if len(only) == 3 and "display" in only:
+                scope.seen[beside[1, 3]] += 1
+                return {"coding": [{"system": system, "code": code}]}
+            if len(only) == 2:
+                return {"coding": [{"system": system, "code": code}]}
+        return general(value, scope)
 
     return run
 
@@ -136,7 +142,7 @@ def measure(settings: Settings, node: Node) -> Handler:
         if number.__class__ is int or number.__class__ is float:
             made["value"] = number
         unit = value.get("unit")
-        if scope.codes.knows(system, code):
+        if code is not None and scope.codes.knows(system, code):
             made["system"], made["code"] = system, code
         elif unit.__class__ is str and is_unit(unit):
             made["unit"] = unit
