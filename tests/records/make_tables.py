@@ -200,6 +200,21 @@ SYSTEMS = {
         "urn:ihe:iti:xds:2017:mimeTypeSufficient"
     ),
     "http://ihe.net/fhir/ValueSet/IHE.FormatCode.codesystem": "urn:ihe:iti:xds:2017:mimeTypeSufficient",
+    # Claims of the United States' Blue Button, which synthetic and real exports are full of
+    "https://bluebutton.cms.gov/resources/codesystem/adjudication": " ".join(
+        f"https://bluebutton.cms.gov/resources/variables/line_{name}"
+        for name in [
+            "coinsrnc_amt",
+            "prvdr_pmt_amt",
+            "sbmtd_chrg_amt",
+            "alowd_chrg_amt",
+            "bene_ptb_ddctbl_amt",
+            "prcsg_ind_cd",
+        ]
+    ),
+    "https://bluebutton.cms.gov/resources/variables/line_cms_type_srvc_cd": " ".join(
+        "0123456789ABCDEFGHIJKLMNPQRSTUVWXYZ"
+    ),
     HL7 + "service-category": " ".join(str(n) for n in range(1, 36)),
     HL7 + "claim-type": "institutional oral pharmacy professional vision",
     HL7 + "processpriority": "stat normal deferred",

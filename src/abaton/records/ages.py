@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from abaton.records.references import Document
 from abaton.records.scope import Scope
 
 OLDEST = 89
@@ -26,19 +25,17 @@ def whole_years(birth: str, then: str) -> int | None:
     return years if years >= 0 else None
 
 
-def age_at(
-    raw: dict[str, Any], kind: str, elements: tuple[str, ...], document: Document, identity: str
-) -> tuple[int | None, str]:
+def age_at(elements: tuple[str, ...], scope: Scope) -> tuple[int | None, str]:
     """The subject's age when a resource happened, over 89 as one class, and the address of the subject."""
-    subject = document.subject_of(Scope(raw, identity, document))
+    names, subject = scope.names, scope.subject()
     births = {
-        document.names.address(new): person.get("birthDate")
-        for person, new in document.entries
+        names.address(new): person.get("birthDate")
+        for person, new in scope.document.entries
         if person.get("resourceType") == "Patient"
     }
     birth = births.get(subject)
     for name in elements:
-        then = raw.get(name)
+        then = scope.raw.get(name)
         then = then.get("start") if isinstance(then, dict) else then
         if isinstance(birth, str) and isinstance(then, str):
             years = whole_years(birth, then)

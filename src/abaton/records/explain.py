@@ -23,7 +23,7 @@ def explain(consented: Consented, need: Need, names: Pseudonyms, *, year: int) -
     """What every rule did to a record, in the order of the paths."""
     make = Deidentifier(need, names, year=year, trace=True)
     make(consented)
-    tally = make.tally
+    tally = make.tally()
     rows = [Told(path, count, 0, why) for (path, why), count in tally.passed.items()]
     rows += [Told(path, 0, count, why) for (path, why), count in tally.dropped.items()]
     rows += [Told(kind, 0, count, why) for (kind, why), count in tally.left_out.items()]

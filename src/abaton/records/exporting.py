@@ -86,9 +86,8 @@ class Outcome:
 
 def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Outcome:
     """De-identify one file into another; on refusal the target is not there."""
-    make.tally = Tally()
     begun = target.with_name(f".{target.name}.{os.getpid()}.part")
-    written = 0
+    written = refused = 0
     try:
         with _writer(begun, packed=source.is_packed) as stream:
             for raw, where in documents(source):
@@ -97,7 +96,7 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
                 except Refused as error:
                     if not job.skip_refused:
                         raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
-                    make.tally.refused += 1
+                    refused += 1
                     continue
                 if made is not None:
                     stream.write(dump(made.content) + b"\n")
@@ -105,13 +104,14 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
         if written:
             begun.replace(target)
     except AbatonError as error:
-        make.tally.refused += 1
-        where = error.where or source.path
-        told = str(type(error)(error.what, where=where, remedy=error.remedy))
-        return Outcome(source.path, "", make.tally, told, error.exit_code)
+        make.tally()
+        told = str(type(error)(error.what, where=error.where or source.path, remedy=error.remedy))
+        return Outcome(source.path, "", Tally(refused=1), told, error.exit_code)
     finally:
         begun.unlink(missing_ok=True)
-    return Outcome(source.path, target.name if written else "", make.tally)
+    counted = make.tally()
+    counted.refused = refused
+    return Outcome(source.path, target.name if written else "", counted)
 
 
 @contextmanager

@@ -14,11 +14,10 @@ Fixup = Callable[[dict[str, Any], dict[str, Any], Scope], dict[str, Any] | None]
 
 def _observed(out: dict[str, Any], raw: dict[str, Any], _: Scope) -> dict[str, Any]:
     """obs-6: a value that was taken out is said to be masked; one that stays needs no reason of absence."""
-    for key in out:
-        if key.startswith("value"):
-            out.pop("dataAbsentReason", None)
-            return out
-    if "dataAbsentReason" not in out and any(key.startswith("value") for key in raw):
+    if "valueQuantity" in out or any(key[:5] == "value" for key in out):
+        out.pop("dataAbsentReason", None)
+        return out
+    if "dataAbsentReason" not in out and any(key[:5] == "value" for key in raw):
         out["dataAbsentReason"] = {"coding": [{"system": ABSENT, "code": "masked"}]}
     return out
 

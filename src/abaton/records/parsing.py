@@ -4,10 +4,10 @@ Refused: anything that is not UTF-8, a byte order mark, XML, a key twice in one 
 finite, lone surrogates, nesting deeper than 64, documents larger than the limit. Without orjson the same
 bytes come out.
 
-A duplicate key hides from a fast parser, which keeps the last one. It cannot hide from this: what was
-parsed is written again, and if that gives the same bytes, nothing was lost. If not (other spacing), the
-ends of keys are counted on both sides, which is exact unless a colon, quote or space is written as an
-escape; then the slow parser decides.
+A duplicate key hides from a fast parser, which keeps the last one. It cannot hide from this: what was parsed
+is written again, and if that gives the same bytes but for spacing, nothing was lost. If not (a number written
+otherwise), the ends of keys are counted on both sides, which is exact unless a colon or quote is written as
+an escape; then the slow parser decides.
 """
 
 from __future__ import annotations
@@ -73,9 +73,13 @@ def _fast(raw: bytes, where: str) -> Any:
 
 
 def _same_keys(raw: bytes, again: bytes) -> bool:
-    if b"\\u002" in raw or b"\\u003" in raw or b"\t:" in raw or b"\n:" in raw or b"\r:" in raw:
+    """Whether nothing but spacing and the form of numbers and escapes differs, so that no key was lost."""
+    dense, dense_again = raw.translate(None, b" \t\n\r"), again.translate(None, b" ")
+    if dense == dense_again:
+        return True
+    if b"\\u002" in raw or b"\\u003" in raw:
         return False
-    return raw.count(b'":') == again.count(b'":') and raw.count(b" :") == again.count(b" :")
+    return dense.count(b'":') == dense_again.count(b'":')
 
 
 def _slow(raw: bytes, where: str) -> Any:

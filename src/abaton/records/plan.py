@@ -15,7 +15,6 @@ without its name;
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from abaton.errors import Refused, SettingsError
@@ -25,8 +24,8 @@ from abaton.records.methods import METHODS, SETTINGS, WHOLE
 from abaton.records.need import Rule
 from abaton.records.repair import Repair
 from abaton.records.rules import Line, Where, understand
-from abaton.records.scope import Handler, Node, Scope, masked
-from abaton.records.terminology import absent_reason
+from abaton.records.scope import Dropped, Handler, Node, Scope, masked
+from abaton.records.terminology import absent_reason, concept
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
 States = tuple[State, ...]
@@ -35,13 +34,16 @@ STRUCTURAL = frozenset({"id", "meta", "contained", "identifier", "implicitRules"
 """Elements of a resource that no rule decides about: they are made new, or go."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """What happens to the keys of one kind of object; each shape is counted by itself."""
+class Shape(Dropped):
+    """What happens to the keys of one kind of object."""
 
-    steps: tuple[tuple[str, Handler], ...]
-    drops: tuple[tuple[str, str], ...]
-    full: int
+    __slots__ = ("full", "steps")
+
+    def __init__(
+        self, steps: tuple[tuple[str, Handler], ...], drops: tuple[tuple[str, str], ...], full: int
+    ) -> None:
+        super().__init__(drops)
+        self.steps, self.full = steps, full
 
 
 class Plan:
@@ -66,6 +68,13 @@ class Plan:
             _check(line)
             if line.path.by_type:
                 self._by_type.setdefault(line.path.root, []).append(index)
+
+        codes = [self.lines[index] for index in self._by_type.get("Coding", ())]
+        self._usual_codes = (
+            [(line.method, line.path.steps) for line in codes] == [("terminology", ())]
+            and "CodeableConcept" not in self._by_type
+            and "string" not in self._by_type
+        )
 
     def body(self, kind: str) -> Handler:
         """The handler for the elements of a resource type."""
@@ -147,7 +156,11 @@ class Plan:
         if node.type == "Extension" and not keep:
             return self._extension(node, deeper)
         if not is_primitive(node.type):
-            return self._object(node, deeper, keep=keep)
+            general = self._object(node, deeper, keep=keep)
+            usual = (
+                node.type == "CodeableConcept" and not (deeper or keep or self.trace) and self._usual_codes
+            )
+            return concept(node, general) if usual else general
         if keep:
             return METHODS["keep"]({}, node)
         return lambda v, scope: scope.drop(node, "no rule")

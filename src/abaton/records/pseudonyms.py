@@ -30,9 +30,11 @@ KEY_BYTES = 32
 _BODY, _PROOF = 11, 5
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_TRIPLES = [a + b for a in _ALPHABET for b in _PAIRS]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
 _REMEMBERED = 200_000
+_sha256 = hashlib.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,12 @@ class _Hmac:
 
 def letters(token: bytes) -> str:
     """16 bytes as 26 letters and digits."""
-    n = int.from_bytes(token, "big") << 2
-    p, a, b, c = _PAIRS, n >> 70, n >> 30 & 0xFFFFFFFFFF, n & 0x3FFFFFFF
+    t, a, b = _TRIPLES, int.from_bytes(token[:8], "big"), int.from_bytes(token[7:], "big")
+    # The first 60 bits lie in the first half, the other 68 and two zeros in the second.
+    b = (b & 0xFFFFFFFFFFFFFFFFF) << 2
     return (
-        f"{p[a >> 50]}{p[a >> 40 & 1023]}{p[a >> 30 & 1023]}{p[a >> 20 & 1023]}{p[a >> 10 & 1023]}"
-        f"{p[a & 1023]}{p[b >> 30]}{p[b >> 20 & 1023]}{p[b >> 10 & 1023]}{p[b & 1023]}"
-        f"{p[c >> 20]}{p[c >> 10 & 1023]}{p[c & 1023]}"
+        f"{t[a >> 49]}{t[a >> 34 & 32767]}{t[a >> 19 & 32767]}{t[a >> 4 & 32767]}"
+        f"{t[b >> 55]}{t[b >> 40 & 32767]}{t[b >> 25 & 32767]}{t[b >> 10 & 32767]}{_PAIRS[b & 1023]}"
     )
 
 
@@ -180,14 +182,14 @@ class Pseudonyms:
         self._hmac = _Hmac(derive(key, study, "identity"))
         self._proof = derive(key if lasting else b"", study, "proof")
         self._prefix = f"{site}\0".encode()
-        self._known: dict[tuple[str, str, str], str] = {}
+        self._known: dict[tuple[str, str, str], tuple[str, str]] = {}
         self._addresses: dict[str, str] = {}
         self._issued: set[str] = set()
 
     def token(self, kind: str, old: str, server: str = "") -> bytes:
         """The 16 bytes that stand for something old."""
-        body = self._hmac(self._prefix + f"{server}\0{kind}\0{old}".encode("utf-8", "surrogatepass"))[:_BODY]
-        return body + hashlib.sha256(self._proof + body).digest()[:_PROOF]
+        body = self._hmac(self._prefix + f"{server}\0{kind}\0{old}".encode())[:_BODY]
+        return body + _sha256(self._proof + body).digest()[:_PROOF]
 
     def sign(self, body: bytes) -> str:
         """A new identity with a given body (11 random bytes), with its proof."""
@@ -207,21 +209,29 @@ class Pseudonyms:
 
     def identity(self, kind: str, old: str, server: str = "") -> str:
         """The new identity of a resource, or the old one if it was made here."""
+        return self.pair(kind, old, server)[0]
+
+    def pair(self, kind: str, old: str, server: str = "") -> tuple[str, str]:
+        """The new identity of a resource, and the ``fullUrl`` that belongs to it."""
         found = self._known.get((kind, old, server))
         if found is not None:
             return found
-        if self.is_ours(old):
-            new = old
-        elif kind == "Patient":
+        if len(old) == 26 or self._issued:
+            token = token_of(old)
+            if old in self._issued or (token is not None and self.proves(token)):
+                return self._remember(kind, old, server, old, self.address(old))
+        if kind == "Patient":
             new = self._subject(old, server)
-        else:
-            token = self.token(kind, old, server)
-            new = letters(token)
-            self._addresses[new] = as_uuid(token)
+            return self._remember(kind, old, server, new, self.address(new))
+        token = self.token(kind, old, server)
+        return self._remember(kind, old, server, letters(token), as_uuid(token))
+
+    def _remember(self, kind: str, old: str, server: str, new: str, address: str) -> tuple[str, str]:
         if len(self._known) >= _REMEMBERED:
             self.forget()
-        self._known[kind, old, server] = new
-        return new
+        made = self._known[kind, old, server] = (new, address)
+        self._addresses[new] = address
+        return made
 
     def address(self, identity: str) -> str:
         """The ``fullUrl`` that belongs to an identity."""
@@ -234,7 +244,7 @@ class Pseudonyms:
 
     def number(self, purpose: str, about: str) -> int:
         """A secret whole number below 2^64, always the same for the same purpose and thing."""
-        return int.from_bytes(self._hmac(f"{purpose}\0{about}".encode("utf-8", "surrogatepass"))[:8], "big")
+        return int.from_bytes(self._hmac(f"{purpose}\0{about}".encode())[:8], "big")
 
     def forget(self) -> None:
         """Drop what was remembered for speed."""

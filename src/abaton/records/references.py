@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 
 from abaton.records.elements import resources
 from abaton.records.pseudonyms import Pseudonyms, as_uuid
-from abaton.records.scope import Handler, Node, Notes, Scope
+from abaton.records.scope import Beside, Handler, Node, Notes, Scope
 from abaton.records.scrub import words_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class Document:
     """One document (a resource, or a Bundle with its entries) and where its references lead."""
 
     __slots__ = (
-        "_addresses",
         "_identifiers",
         "_places",
         "_words",
@@ -49,47 +48,54 @@ class Document:
         "names",
         "notes",
         "only_subject",
-        "people",
+        "root",
         "shift_days",
         "targets",
         "year",
     )
 
-    def __init__(self, names: Pseudonyms, notes: Notes, codes: Codes, *, year: int, shift_days: int) -> None:
-        self.names, self.notes, self.codes = names, notes, codes
+    def __init__(
+        self,
+        root: dict[str, Any],
+        names: Pseudonyms,
+        notes: Notes,
+        codes: Codes,
+        *,
+        year: int,
+        shift_days: int,
+    ) -> None:
+        self.root, self.names, self.notes, self.codes = root, names, notes, codes
         self.year, self.shift_days = year, shift_days
-        self._words: frozenset[str] | None = None
         self.targets: dict[str, str] = {}
         self.entries: list[tuple[dict[str, Any], str]] = []
-        self.people: list[dict[str, Any]] = []
         self.only_subject = ""
-        self._addresses: dict[str, str] = {}
         self._places: dict[tuple[str, str], str] = {}
         self._identifiers: dict[tuple[str, str], str] | None = None
+        self._words: frozenset[str] | None = None
 
     def enter(
-        self, resource: dict[str, Any], kind: str, full_url: object, *, qualify: bool, stays: bool
-    ) -> str:
+        self, resource: dict[str, Any], kind: str, full_url: Any, *, qualify: bool, stays: bool
+    ) -> tuple[str, str]:
         """Give an entry of a Bundle its new identity and remember how it can be pointed at."""
         old, server = resource.get("id"), server_of(full_url) if qualify else ""
-        if not isinstance(old, str) or not old:
-            old = full_url if isinstance(full_url, str) and full_url else _content(resource)
-        identity = self.names.identity(kind, old, server)
+        known = full_url.__class__ is str
+        if old.__class__ is not str or not old:
+            old = full_url if known and full_url else _content(resource)
+        identity, address = self.names.pair(kind, old, server)
         self.entries.append((resource, identity))
         if stays:
-            address = self.names.address(identity)
-            if isinstance(full_url, str):
-                self._addresses[full_url] = address
+            if known:
+                self.targets[full_url] = address
             self._places.setdefault((kind, old), address)
-        elif isinstance(full_url, str):
-            self._addresses[full_url] = f"{kind}/{identity}"
-        return identity
+        elif known:
+            self.targets[full_url] = f"{kind}/{identity}"
+        return identity, address
 
     def resolve(self, reference: str) -> str:
         """The new form of a reference that is not to a contained resource."""
         found = self.targets.get(reference)
         if found is None:
-            found = self.targets[reference] = self._addresses.get(reference) or self._turn(reference)
+            found = self.targets[reference] = self._turn(reference)
         return found
 
     def logical(self, kind: str, system: str, value: str) -> dict[str, Any]:
@@ -126,7 +132,7 @@ class Document:
     def words(self) -> frozenset[str]:
         """What the persons in this document are known by."""
         if self._words is None:
-            self._words = words_of(self.people)
+            self._words = words_of(self.root)
         return self._words
 
     def _turn(self, reference: str) -> str:
@@ -168,6 +174,25 @@ def server_of(full_url: object) -> str:
     return (match[1] or "") if match is not None else ""
 
 
+def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
+    """Type and id of resources that two servers in one Bundle both use, for different things."""
+    met: set[tuple[str, str]] = set()
+    twice: set[tuple[str, str]] = set()
+    for entry in entries:
+        resource = entry.get("resource")
+        if resource.__class__ is dict:
+            kind, old = resource.get("resourceType"), resource.get("id")
+            if kind.__class__ is str and old.__class__ is str:
+                (twice if (kind, old) in met else met).add((kind, old))
+    servers: dict[tuple[str, str], set[str]] = {key: set() for key in twice}
+    for entry in entries if twice else ():
+        resource = entry.get("resource")
+        key = (resource.get("resourceType"), resource.get("id")) if resource.__class__ is dict else ("", "")
+        if key in twice:
+            servers[key].add(server_of(entry.get("fullUrl")))
+    return frozenset(key for key, found in servers.items() if len(found - {""}) > 1)
+
+
 def _identifiers(resource: dict[str, Any]) -> Iterable[dict[str, Any]]:
     found = resource.get("identifier")
     return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
@@ -187,18 +212,34 @@ def identity_of(resource: dict[str, Any], kind: str, names: Pseudonyms, otherwis
 def remap(_: Settings, node: Node) -> Handler:
     """Point a reference at the new identity; its display and identifier do not stay."""
     kinds = resources()
+    beside = Beside(node, ("reference", "type"), "text beside a reference")
+
+    display = beside.of(("reference", "display"))
 
     def run(value: Any, scope: Scope) -> Any:
+        try:
+            new = scope.targets[value["reference"]]
+        except (KeyError, TypeError):
+            return general(value, scope)
+        if len(value) == 1:
+            return {"reference": new}
+        if len(value) == 2 and "display" in value:
+            scope.seen[display] += 1
+            return {"reference": new}
+        return general(value, scope)
+
+    def general(value: Any, scope: Scope) -> Any:
         if value.__class__ is not dict:
             return scope.drop(node, "malformed")
+        reference, kind = value.get("reference"), ""
         if len(value) > 1:
-            scope.seen[node, "display", tuple(value)] += 1
-        reference, kind = value.get("reference"), value.get("type")
-        kind = kind if kind.__class__ is str and kind in kinds else ""
+            scope.seen[beside.of(tuple(value))] += 1
+            named = value.get("type")
+            kind = named if named.__class__ is str and named in kinds else ""
         if reference.__class__ is str and reference:
             if reference[0] == "#":
                 return _contained(reference, scope, node)
-            new = scope.document.targets.get(reference) or scope.document.resolve(reference)
+            new = scope.document.resolve(reference)
             return {"reference": new, "type": kind} if kind else {"reference": new}
         by = value.get("identifier")
         if by.__class__ is dict and by.get("value").__class__ is str:

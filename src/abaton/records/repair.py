@@ -24,13 +24,14 @@ class Repair:
     def __init__(self, type_name: str) -> None:
         fields = table()[type_name]
         self._required = tuple(e for e in fields.values() if e.required and not e.choice)
+        self._wanted = tuple((e, e.name, f"_{e.name}") for e in self._required)
         groups: dict[str, list[Element]] = {}
         for element in fields.values():
             if element.choice and element.required:
                 groups.setdefault(element.stem, []).append(element)
         self._choices = tuple(groups.values())
-        self._order = {name: (i, 0) for i, name in enumerate(fields)}
-        self._order |= {f"_{name}": (i, 1) for i, name in enumerate(fields)}
+        self._place = {name: 2 * i for i, name in enumerate(fields)}
+        self._place |= {f"_{name}": 2 * i + 1 for i, name in enumerate(fields)}
 
     def needs(self, keys: Collection[str]) -> bool:
         """Whether objects with these keys lack something required from the start."""
@@ -40,8 +41,8 @@ class Repair:
 
     def __call__(self, out: dict[str, Any], raw: dict[str, Any], scope: Scope) -> None:
         """Put a stand-in wherever a required element did not survive."""
-        for element in self._required:
-            if element.name not in out and f"_{element.name}" not in out:
+        for element, name, beside in self._wanted:
+            if name not in out and beside not in out:
                 fill(out, element, scope)
         for group in self._choices:
             if any(e.name in out or f"_{e.name}" in out for e in group):
@@ -50,7 +51,7 @@ class Repair:
 
     def in_order(self, out: dict[str, Any]) -> dict[str, Any]:
         """The same object with its elements in the order of the specification."""
-        return dict(sorted(out.items(), key=lambda item: self._order[item[0]]))
+        return {key: out[key] for key in sorted(out, key=self._place.__getitem__)}
 
 
 def fill(out: dict[str, Any], element: Element, scope: Scope) -> None:

@@ -27,23 +27,32 @@ _PATTERNS = re.compile(
 )
 _NAMED = ("name", "telecom", "address", "identifier", "birthDate", "contact", "id")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_JOINT = re.compile(r"['’-]")
 _SHORTEST = 2
+_PERSONS = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
 
 
-def words_of(people: list[dict[str, Any]]) -> frozenset[str]:
+def words_of(document: dict[str, Any]) -> frozenset[str]:
     """Every word and number that the persons of a document are known by, in small letters."""
     found: set[str] = set()
-    for person in people:
+    for person in _people(document):
         for name in _NAMED:
             for text in _texts(person.get(name)):
-                found.update(word.lower() for word in _WORD.findall(text) if len(word) >= _SHORTEST)
-                found.update(
-                    part.lower()
-                    for word in _WORD.findall(text)
-                    for part in re.split(r"['’-]", word)
-                    if len(part) > _SHORTEST
-                )
+                for word in _WORD.findall(text):
+                    parts = [word, *(part for part in _JOINT.split(word) if len(part) > _SHORTEST)]
+                    found.update(part.lower() for part in parts if len(part) >= _SHORTEST)
     return frozenset(found)
+
+
+def _people(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        if node.get("resourceType") in _PERSONS:
+            yield node
+        for child in node.values():
+            yield from _people(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _people(child)
 
 
 def _texts(node: Any) -> Iterator[str]:
@@ -69,7 +78,7 @@ def black_out(text: str, words: frozenset[str]) -> str:
 
 
 def _known(word: str, words: frozenset[str]) -> bool:
-    return word in words or any(part in words for part in re.split(r"['’-]", word))
+    return word in words or any(part in words for part in _JOINT.split(word))
 
 
 def scrub(_: Settings, node: Node) -> Handler:
