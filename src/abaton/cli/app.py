@@ -7,7 +7,7 @@ import sys
 import typer
 
 from abaton import __version__
-from abaton.cli import bench
+from abaton.cli import bench, records
 from abaton.cli.output import complain, emit
 from abaton.errors import AbatonError
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("bench")(bench.bench)
+app.add_typer(records.app, name="records")
 
 
 @app.command()

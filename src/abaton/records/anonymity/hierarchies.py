@@ -2,7 +2,7 @@
 
 A spec from the study document becomes a :class:`Ladder` once the column's values are known. Invariants:
 (1) level 0 is the value itself; (2) two values that share a name on one level share it on every coarser one;
-(3) a missing value is a value of its own and joins the others only where a level has one single name.
+(3) a missing value is a value of its own and joins the others only on the last level, if that has one name.
 """
 
 from __future__ import annotations
@@ -120,8 +120,10 @@ def _number_text(value: Label) -> Label:
 
 
 def _missing_chain(chains: list[tuple[Label, ...]]) -> tuple[Label, ...]:
-    tops = [{chain[level] for chain in chains} for level in range(1, len(chains[0]))] if chains else []
-    return (None, *(next(iter(names)) if len(names) == 1 else None for names in tops))
+    height = len(chains[0]) if chains else 2
+    tops: set[Label] = {chain[-1] for chain in chains} or {STAR}
+    top = next(iter(tops)) if len(tops) == 1 and height > 1 else None
+    return (*[None] * (height - 1), top)
 
 
 def _check_present(chains: dict[Label, tuple[Label, ...]], present: list[str], where: str) -> None:

@@ -1,7 +1,7 @@
 """How anonymous a shown table is, what an attacker could do, and what the coarsening costs.
 
-Risk follows El Emam: a *prosecutor* knows the person is in the table, a *journalist* only that they are in the
-population it was drawn from, a *marketer* wants as many people as possible and takes some errors.
+Risk follows El Emam: a *prosecutor* knows the person is in the table, a *journalist* only that they are in
+the population it was drawn from, a *marketer* wants as many people as possible and takes some errors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from abaton.records.anonymity.models import (
     ordered_distance,
     recursive,
 )
-from abaton.records.anonymity.release import Release, satisfied
+from abaton.records.anonymity.releases import Release, satisfied
 from abaton.records.anonymity.settings import AnonymitySettings
 from abaton.records.anonymity.tables import SensitiveCounts, Table, dense
 
@@ -184,7 +184,7 @@ def _fraction(table: Table, settings: AnonymitySettings) -> float | None:
         return settings.sampling_fraction
     if settings.population < table.records:
         raise SettingsError(
-            f"the population of {settings.population:,} is smaller than the table of {table.records:,} records",
+            f"the population of {settings.population:,} is smaller than the table, {table.records:,} records",
             where="privacy.anonymity.population",
             remedy="give the number of people the table was drawn from",
         )
@@ -216,18 +216,19 @@ def _histogram(sizes: Floats) -> tuple[tuple[int, int, int], ...]:
 
 
 def _utility(table: Table, shown: Release, sizes: Floats, k: int) -> Utility:
-    records, loss, penalty = table.records, 1.0, 0.0
-    left_out = int(table.counts[~shown.kept].sum())
+    records, columns = table.records, len(table.ladders)
+    counts, left_out = table.counts[shown.kept], int(table.counts[~shown.kept].sum())
+    loss, penalty = 1.0, 0.0
     for made, covered in zip(table.ladders, shown.covered, strict=True):
-        share = table.counts[shown.kept] @ (covered[shown.kept] / made.size) + left_out
-        least = records / made.size
+        share = covered[shown.kept] / made.size
+        raw, least = float(counts @ share) + left_out, records / made.size
         if made.size > 1:
-            loss *= (1 + max((share - least) / (records - least), 0.0)) ** (1 / len(table.ladders))
-        coarse = np.where(covered > 1, covered / made.size, 0.0)[shown.kept]
-        penalty += (table.counts[shown.kept] @ coarse + left_out) / records / len(table.ladders)
-    squares = float(sizes @ sizes) + left_out * float(records)
+            loss *= (1 + max((raw - least) / (records - least), 0.0)) ** (1 / columns)
+        coarse = np.where(covered[shown.kept] > 1, share, 0.0)
+        penalty += (float(counts @ coarse) + left_out) / (records * columns)
+    squares = float(sizes @ sizes) + float(left_out) * records
     average = float(sizes.mean()) / k if len(sizes) else 0.0
-    return Utility(float(loss - 1), float(penalty), squares, average)
+    return Utility(loss - 1, penalty, squares, average)
 
 
 def levels(table: Table, shown: Release) -> list[dict[str, Any]]:

@@ -146,7 +146,14 @@ def encode(
     schema = lazy.collect_schema()
     check_columns(schema.names(), [*names, *settings.keep])
     texts = [as_text(name, schema[name], settings.missing) for name in names]
-    tallies = lazy.select(texts).group_by(names).agg(pl.len().alias("__records")).collect(engine="streaming")
+    counting = lazy.select(texts).group_by(names).agg(pl.len().alias("__records"))
+    try:
+        tallies = counting.collect(engine="streaming")
+    except pl.exceptions.PolarsError:
+        # The part's own message may quote cells of the table.
+        raise SettingsError(
+            "the table cannot be read to its end", remedy="check that all its rows are alike"
+        ) from None
     if tallies.height == 0:
         raise SettingsError("the table has no records", remedy="give a table with at least one record")
     counts = tallies["__records"].to_numpy().astype(np.int64)
