@@ -22,7 +22,7 @@ diversity = {{ l = {l} }}
 def study(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.toml").write_text(STUDY.format(limit=0.25, l=1))
-    (tmp_path / "in.csv").write_text("name,age,outcome\nsecret,31,x\nb,34,y\nc,38,x\nd,77,y\n")
+    (tmp_path / "in.csv").write_text("name,age,outcome\nKarolidis,31,x\nb,34,y\nc,38,x\nd,77,y\n")
     return tmp_path
 
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_made_anonymous_is_refused(study, monkeypatch, capsys):
     assert run(monkeypatch, "in.csv", "--study", "study.toml", "--enforce") == 3
     assert not (study / "in.anonymous.csv").exists()
     captured = capsys.readouterr()
-    assert "secret" not in captured.out + captured.err
+    assert "Karolidis" not in captured.out + captured.err
     assert run(monkeypatch, "in.csv", "--study", "study.toml", "--json") == 0
     assert json.loads(capsys.readouterr().out)["after"] is None
 
@@ -78,3 +78,19 @@ def test_wrong_usage_is_code_2_and_leaves_nothing(study, monkeypatch, arguments)
     before = sorted(path.name for path in study.iterdir())
     assert run(monkeypatch, *arguments) == 2
     assert sorted(path.name for path in study.iterdir()) == before
+
+
+def test_the_report_is_written_for_a_person_and_for_a_machine(study, monkeypatch):
+    (study / "more.json").write_text(
+        '{"consents": {"counted": 4, "in_force": 4, "expired": 0, "withdrawn": 0}}'
+    )
+    for name in ("privacy.html", "privacy.json"):
+        arguments = ("in.csv", "--study", "study.toml", "--report", name, "--report-inputs", "more.json")
+        assert run(monkeypatch, *arguments) == 0
+    report = json.loads((study / "privacy.json").read_text())
+    assert report["consents"]["counted"] == 4
+    assert len(report["study"]["document_sha256"]) == 64
+    page = (study / "privacy.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "Karolidis" not in page + json.dumps(report)
+    assert run(monkeypatch, "in.csv", "--study", "study.toml", "--report", "privacy.pdf") == 2
