@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,13 @@ Label = str | None
 """A name on some level; ``None`` is "not known"."""
 
 STAR = "*"
+_SAMPLE: dict[type, str] = {
+    BinHierarchy: "0",
+    BandHierarchy: "0",
+    DateHierarchy: "2000",
+    PrefixHierarchy: "",
+    FlatHierarchy: "",
+}
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-\d{2}(?:[T ].*)?)?)?")
 
@@ -48,12 +55,14 @@ class Ladder:
             that neighbours share their coarser names.
         steps: ``steps[level][leaf]`` is the code on that level of a value.
         leaves: ``leaves[level][code]`` is how many values of the domain a code covers.
+        numeric: Whether values are numbers, so that 7, 7.0 and 7.00 are one.
     """
 
     column: str
     labels: tuple[tuple[Label, ...], ...]
     steps: tuple[NDArray[np.int32], ...]
     leaves: tuple[NDArray[np.int64], ...]
+    numeric: bool = False
 
     @property
     def height(self) -> int:
@@ -100,16 +109,20 @@ def ladder(
             raise SettingsError("a value is listed twice", where=where, remedy="keep one line per value")
         chains[leaf] = (leaf, *row[1:])
     if None not in chains and len(present) < len(values):
-        chains[None] = _missing_chain(list(chains.values()))
+        chains[None] = _missing_chain(list(chains.values()), quasi.hierarchy)
     _check_nested(chains.values(), where)
-    _check_present(chains, present, where)
     numeric = isinstance(quasi.hierarchy, BinHierarchy | BandHierarchy)
-    return _climb(quasi.column, sorted(chains.values(), key=_by_number if numeric else _by_name))
+    if not numeric:
+        _check_present(chains, present, where)
+    ordered = sorted(chains.values(), key=_by_number if numeric else by_name)
+    return replace(ladder_of(quasi.column, ordered, [1] * len(ordered)), numeric=numeric)
 
 
 def aliases(made: Ladder, values: Iterable[Label]) -> dict[Label, int]:
     """Which leaf each value of a table is: by its text, or by the number it spells (63.0 is 63)."""
     codes = {label: code for code, label in enumerate(made.labels[0])}
+    if made.numeric:
+        return {value: codes[None if value is None else f"{float(value):.15g}"] for value in values}
     return {value: codes[value] if value in codes else codes[_number_text(value)] for value in values}
 
 
@@ -119,8 +132,9 @@ def _number_text(value: Label) -> Label:
     return whole[1] if whole else value
 
 
-def _missing_chain(chains: list[tuple[Label, ...]]) -> tuple[Label, ...]:
-    height = len(chains[0]) if chains else 2
+def _missing_chain(chains: list[tuple[Label, ...]], spec: HierarchySpec) -> tuple[Label, ...]:
+    # A column without a single value still has the levels that the other sites see.
+    height = len(chains[0]) if chains else len(_rows(spec, [_SAMPLE[type(spec)]], Path(), "")[0])
     tops: set[Label] = {chain[-1] for chain in chains} or {STAR}
     top = next(iter(tops)) if len(tops) == 1 and height > 1 else None
     return (*[None] * (height - 1), top)
@@ -148,7 +162,7 @@ def _check_nested(chains: Iterable[tuple[Label, ...]], where: str) -> None:
                 )
 
 
-def _by_name(chain: tuple[Label, ...]) -> list[tuple[bool, float, str]]:
+def by_name(chain: tuple[Label, ...]) -> list[tuple[bool, float, str]]:
     """Coarsest name first, names that start with a number by its size: so Mondrian may cut anywhere."""
     key = []
     for label in (*reversed(chain[1:]), chain[0]):
@@ -162,7 +176,8 @@ def _by_number(chain: tuple[Label, ...]) -> tuple[bool, float, str]:
     return chain[0] is None, float(chain[0] or "inf"), chain[0] or ""
 
 
-def _climb(column: str, chains: list[tuple[Label, ...]]) -> Ladder:
+def ladder_of(column: str, chains: Sequence[tuple[Label, ...]], weights: Sequence[int]) -> Ladder:
+    """A ladder from its values' chains of names and how many values of the domain each stands for."""
     labels: list[tuple[Label, ...]] = []
     steps: list[NDArray[np.int32]] = []
     leaves: list[NDArray[np.int64]] = []
@@ -171,7 +186,7 @@ def _climb(column: str, chains: list[tuple[Label, ...]]) -> Ladder:
         step = np.array([codes.setdefault(chain[level], len(codes)) for chain in chains], np.int32)
         labels.append(tuple(codes))
         steps.append(step)
-        leaves.append(np.bincount(step, minlength=len(codes)).astype(np.int64))
+        leaves.append(np.bincount(step, weights, len(codes)).astype(np.int64))
     return Ladder(column, tuple(labels), tuple(steps), tuple(leaves))
 
 
@@ -228,7 +243,8 @@ def _numeric(
 ) -> list[tuple[str, ...]]:
     numbers = [(value, _number(value)) for value in present]
     _all_fit(sum(number is None for _, number in numbers), len(present), "a number", where)
-    return [(v, *(level(x) for level in levels), STAR) for v, x in numbers if x is not None]
+    unique = sorted({number for _, number in numbers if number is not None})
+    return [(f"{x:.15g}", *(level(x) for level in levels), STAR) for x in unique]
 
 
 def _number(value: str) -> float | None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -66,7 +65,10 @@ class Losses:
             np.bincount(code, weights=table.counts, minlength=len(made.labels[0]))
             for made, code in zip(table.ladders, table.codes, strict=True)
         ]
-        self._whole = [[float(n @ share) for share in s] for n, s in zip(leaves, self._shares, strict=True)]
+        self._whole = [
+            [float(n @ share) + table.hidden for share in s]
+            for n, s in zip(leaves, self._shares, strict=True)
+        ]
 
     def bounds(self) -> Floats:
         """The loss of every node if nobody had to be left out, flat in row-major order of the levels."""
@@ -84,7 +86,7 @@ class Losses:
         result, power = 1.0, 1 / len(node)
         for i, level in enumerate(node):
             covered = self._shares[i][level][self.table.codes[i][left_out]]
-            raw = self._whole[i][level] + float(counts @ (1.0 - covered))
+            raw = self._whole[i][level] + float((counts * (1.0 - covered)).sum())
             result *= (1 + self._scaled(i, raw)) ** power
         return float(result - 1.0)
 
@@ -160,7 +162,7 @@ class _Search:
                 where="privacy.anonymity",
                 remedy="use fewer levels or quasi-identifiers, or method = 'mondrian'",
             )
-        self.table, self.k = table, settings.k
+        self.table, self.k, self.floor = table, settings.k, settings.local_floor
         self.limit = math.floor(settings.suppression_limit * table.records)
         self.losses, self.grouping = Losses(table), Grouping(table)
         self.bounds = self.losses.bounds().reshape(self.shape)
@@ -211,13 +213,17 @@ class _Search:
             return bool(self.state[node] == _COUNTED)
         self.evaluated += 1
         key, counts = self.grouping.classes(node)
-        if counts[counts < self.k].sum() > self.limit:
+        counted, unseen = local_floor(self.table, key, self.floor), self.table.hidden
+        if counted is not None:
+            counts = sizes(key, np.where(counted, self.table.counts, 0))
+            unseen += int(self.table.counts[~counted].sum())
+        if counts[counts < self.k].sum() + unseen > self.limit:
             self.state[tuple(slice(level + 1) for level in node)] = _FAILED
             return False
         self.state[node] = _COUNTED
-        kept = safe(key, counts, self.k, self.table.sensitive, self.overall)
+        kept = safe(key, counts, self.k, self.table.sensitive, self.overall, counted)
         left_out = np.flatnonzero(~kept)
-        if self.table.counts[left_out].sum() <= self.limit:
+        if self.table.counts[left_out].sum() + self.table.hidden <= self.limit:
             loss = self.losses.loss(node, left_out)
             if self.best is None or (loss, node) < self.best[:2]:
                 self.best = loss, node, kept
@@ -231,16 +237,15 @@ class _Search:
                 remedy="raise suppression_limit, lower k, l or t, or add coarser levels",
             )
         loss, node, kept = self.best
-        suppressed = int(self.table.counts[~kept].sum())
+        suppressed = int(self.table.counts[~kept].sum()) + self.table.hidden
         return Recoding(node, loss, suppressed, kept, self.state.size, self.evaluated)
 
 
-def apply_node(table: Table, node: Sequence[int], settings: AnonymitySettings) -> Recoding:
-    """What a given node does to a table, whether or not it satisfies the suppression limit."""
-    levels = tuple(node)
-    key, counts = table.classes(levels)
-    kept = safe(key, counts, settings.k, table.sensitive, [column.overall for column in table.sensitive])
-    left_out = np.flatnonzero(~kept)
-    nodes = math.prod(made.height + 1 for made in table.ladders)
-    loss = Losses(table).loss(levels, left_out)
-    return Recoding(levels, loss, int(table.counts[left_out].sum()), kept, nodes, 1)
+def local_floor(table: Table, key: NDArray[np.intp], floor: int) -> Mask | None:
+    """Which combinations their own site has often enough in a class; ``None`` where nothing is asked."""
+    if floor <= 1 or table.sites is None:
+        return None
+    local = key * (int(table.sites.max()) + 1) + table.sites
+    place = np.unique(local, return_inverse=True)[1]
+    enough: Mask = sizes(place, table.counts)[place] >= floor
+    return enough

@@ -133,13 +133,13 @@ def measure(table: Table, shown: Release, settings: AnonymitySettings) -> Measur
     key, classes = dense(shown.key[shown.kept], len(shown.sizes)) if shown.kept.any() else (shown.key[:0], 0)
     counts = table.counts[shown.kept]
     sizes = np.bincount(key, weights=counts, minlength=classes).astype(np.float64, copy=False)
-    records, suppressed = int(counts.sum()), int(table.counts[~shown.kept].sum())
+    records = int(counts.sum())
     place = np.zeros(len(table.counts), np.intp)
     place[shown.kept] = key
     sensitive = tuple(_sensitive(column, shown, place, classes) for column in table.sensitive if classes)
     return Measured(
         records,
-        suppressed,
+        table.records - records,
         classes,
         int(sizes.min()) if classes else 0,
         satisfied(table, shown, settings),
@@ -217,7 +217,8 @@ def _histogram(sizes: Floats) -> tuple[tuple[int, int, int], ...]:
 
 def _utility(table: Table, shown: Release, sizes: Floats, k: int) -> Utility:
     records, columns = table.records, len(table.ladders)
-    counts, left_out = table.counts[shown.kept], int(table.counts[~shown.kept].sum())
+    counts = table.counts[shown.kept]
+    left_out = records - int(counts.sum())
     loss, penalty = 1.0, 0.0
     for made, covered in zip(table.ladders, shown.covered, strict=True):
         share = covered[shown.kept] / made.size

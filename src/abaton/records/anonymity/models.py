@@ -162,9 +162,15 @@ def safe(
     k: int,
     sensitive: tuple[SensitiveCounts, ...],
     overall: list[Floats],
+    counted: Mask | None = None,
 ) -> Mask:
-    """Which combinations may be shown: those in classes of at least k that satisfy every model."""
+    """Which combinations may be shown: those in classes of at least k that satisfy every model.
+
+    Where ``counted`` is given, the others are neither in ``sizes`` nor shown.
+    """
     kept: Mask = sizes[key] >= k
+    if counted is not None:
+        kept &= counted
     for column, whole in zip(sensitive, overall, strict=True):
         if not kept.any():
             break

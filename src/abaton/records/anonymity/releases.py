@@ -14,7 +14,7 @@ from abaton.records.anonymity.lattice import Node, Recoding, optimum
 from abaton.records.anonymity.models import Floats, Mask, safe
 from abaton.records.anonymity.mondrian import Boxes, boxes
 from abaton.records.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table
+from abaton.records.anonymity.tables import Table, sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,12 +49,12 @@ class Release:
 def as_is(table: Table) -> Release:
     """A table shown unchanged, nobody left out."""
     node = (0,) * len(table.ladders)
-    return _recoded(table, "as is", node, np.ones(len(table.counts), bool))
+    return recoded_as(table, node, np.ones(len(table.counts), bool), method="as is")
 
 
 def recoded(table: Table, recoding: Recoding) -> Release:
     """A table shown on the levels a search has found."""
-    made = _recoded(table, "recode", recoding.node, recoding.kept)
+    made = recoded_as(table, recoding.node, recoding.kept)
     return replace(made, nodes=recoding.nodes, evaluated=recoding.evaluated)
 
 
@@ -87,13 +87,15 @@ def release(table: Table, settings: AnonymitySettings) -> Release:
 def satisfied(table: Table, shown: Release, settings: AnonymitySettings) -> bool:
     """Whether everything shown satisfies every model, and no more than the limit stays out."""
     overall = [column.overall for column in table.sensitive]
-    held = safe(shown.key, shown.sizes, settings.k, table.sensitive, overall)
-    left_out = int(table.counts[~shown.kept].sum())
+    seen = sizes(shown.key, np.where(shown.kept, table.counts, 0))
+    held = safe(shown.key, seen, settings.k, table.sensitive, overall, shown.kept)
+    left_out = int(table.counts[~shown.kept].sum()) + table.hidden
     return bool(held[shown.kept].all()) and left_out <= settings.suppression_limit * table.records
 
 
-def _recoded(table: Table, method: str, node: Sequence[int], kept: Mask) -> Release:
-    key, sizes = table.classes(node)
+def recoded_as(table: Table, node: Sequence[int], kept: Mask, *, method: str = "recode") -> Release:
+    """A table shown on given levels, some combinations left out."""
+    key, counts = table.classes(node)
     places = tuple(
         made.steps[level][code].astype(np.intp)
         for made, code, level in zip(table.ladders, table.codes, node, strict=True)
@@ -101,12 +103,11 @@ def _recoded(table: Table, method: str, node: Sequence[int], kept: Mask) -> Rele
     levels = list(zip(table.ladders, node, strict=True))
     covered = tuple(made.leaves[level][place] for (made, level), place in zip(levels, places, strict=True))
     names = tuple(made.labels[level] for made, level in levels)
-    return Release(method, key, sizes, covered, names, places, kept, tuple(node))
+    return Release(method, key, counts, covered, names, places, kept, tuple(node))
 
 
 def _boxed(table: Table, made: Boxes) -> Release:
-    sizes = np.bincount(made.key, weights=table.counts).astype(np.float64, copy=False)
     covered = tuple((high - low + 1)[made.key] for low, high in made.ranges)
     places = tuple(place[made.key] for place in made.places)
     kept = np.ones(len(table.counts), bool)
-    return Release("mondrian", made.key, sizes, covered, made.names, places, kept)
+    return Release("mondrian", made.key, sizes(made.key, table.counts), covered, made.names, places, kept)

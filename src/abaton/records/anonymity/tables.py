@@ -50,17 +50,21 @@ class Table:
         codes: One array per quasi-identifier: the leaf each combination has.
         counts: Records per combination.
         sensitive: One entry per sensitive column.
+        sites: Which site each combination is from, where several are counted together.
+        hidden: Records that sites kept to themselves: they count as left out.
     """
 
     ladders: tuple[Ladder, ...]
     codes: tuple[Codes, ...]
     counts: Counts
     sensitive: tuple[SensitiveCounts, ...] = ()
+    sites: NDArray[np.intp] | None = None
+    hidden: int = 0
 
     @property
     def records(self) -> int:
-        """How many records the table has."""
-        return int(self.counts.sum())
+        """How many records the table has, hidden ones included."""
+        return int(self.counts.sum()) + self.hidden
 
     def classes(self, node: Sequence[int]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """The class of every combination when each column is shown on a level, and every class's size."""
@@ -192,7 +196,7 @@ def _gather(
     sensitive = []
     for asked in settings.sensitive:
         physical, values = _factorise(tallies[asked.column])
-        ordered = _ordered(values, asked)
+        ordered = ordered_values(values, asked)
         place = {value: i for i, value in enumerate(ordered)}
         value = np.array([place[v] for v in values], np.intp)[physical]
         pairs, pair = np.unique(key * len(ordered) + value, return_inverse=True)
@@ -213,7 +217,8 @@ def _factorise(column: pl.Series) -> tuple[NDArray[np.intp], list[Label]]:
     return physical.to_numpy().astype(np.intp), values
 
 
-def _ordered(values: list[Label], asked: Sensitive) -> tuple[Label, ...]:
+def ordered_values(values: list[Label], asked: Sensitive) -> tuple[Label, ...]:
+    """A sensitive column's values from lowest to highest, a missing one last."""
     order = asked.closeness.order if asked.closeness else ()
     if order and (strangers := sum(v is not None and v not in order for v in values)):
         raise SettingsError(
