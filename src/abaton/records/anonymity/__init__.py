@@ -26,10 +26,10 @@ from abaton.records.anonymity.settings import (
 )
 
 if TYPE_CHECKING:
+    from abaton.records.anonymity.encoding import encode as encode
     from abaton.records.anonymity.outcome import Outcome as Outcome
     from abaton.records.anonymity.outcome import examine as examine
     from abaton.records.anonymity.releases import release as release
-    from abaton.records.anonymity.tables import encode as encode
 
 __all__ = [
     "AnonymitySettings",
@@ -52,7 +52,7 @@ __all__ = [
     "settings_from",
 ]
 
-_LATER = {"Outcome": "outcome", "encode": "tables", "examine": "outcome", "release": "releases"}
+_LATER = {"Outcome": "outcome", "encode": "encoding", "examine": "outcome", "release": "releases"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from abaton.errors import Refused, SettingsError
+from abaton.records.anonymity.encoding import ordered_values
 from abaton.records.anonymity.hierarchies import Label, Ladder, by_name, ladder_of
 from abaton.records.anonymity.lattice import Node, optimum
 from abaton.records.anonymity.releases import Release, recoded_as
 from abaton.records.anonymity.settings import AnonymitySettings, Sensitive
-from abaton.records.anonymity.tables import SensitiveCounts, Table, ordered_values, sizes
+from abaton.records.anonymity.tables import SensitiveCounts, Table, sizes
 
 Names = tuple[Label, ...]
 

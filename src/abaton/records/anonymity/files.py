@@ -11,10 +11,10 @@ from pathlib import Path
 import polars as pl
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.records.anonymity.hierarchies import aliases
+from abaton.records.anonymity.encoding import as_text, check_columns, collect, leaf_codes
 from abaton.records.anonymity.releases import Release
 from abaton.records.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, as_text, check_columns
+from abaton.records.anonymity.tables import Table
 
 FORMATS = (".csv", ".tsv", ".parquet", ".ndjson", ".jsonl")
 
@@ -104,18 +104,16 @@ def recoded_frame(
     codes, renamed = [], []
     book: dict[str, pl.Series] = {}
     for i, (name, made) in enumerate(zip(columns, table.ladders, strict=True)):
-        text = as_text(name, schema[name], settings.missing)
-        values = frame.select(text.unique()).collect(engine="streaming")[name].to_list()
-        places = aliases(made, values)
-        codes.append(
-            text.replace_strict(list(places), list(places.values()), return_dtype=pl.Int32).alias(
-                f"__code{i}"
-            )
-        )
+        text = as_text(name, schema[name])
+        places = leaf_codes(made, collect(frame.select(text.unique()))[name].to_list(), settings.missing)
+        code = text.replace_strict(list(places), list(places.values()), return_dtype=pl.Int32)
+        codes.append(code.alias(f"__code{i}"))
         book[f"__code{i}"] = pl.Series(table.codes[i][shown.kept], dtype=pl.Int32)
         if shown.node is not None and shown.node[i] == 0 and schema[name] != pl.String:
             # Shown as it is: the column keeps its type, and all ways to write "not known" become one.
-            renamed.append(pl.when(text.is_null()).then(None).otherwise(pl.col(name)).alias(name))
+            unknown = [place for place, label in enumerate(made.labels[0]) if label is None]
+            known = ~pl.col(f"__code{i}").is_in(unknown)
+            renamed.append(pl.when(known).then(pl.col(name)).otherwise(None).alias(name))
             continue
         book[f"__name{i}"] = pl.Series(shown.names[i], dtype=pl.String).gather(shown.places[i][shown.kept])
         renamed.append(pl.col(f"__name{i}").alias(name))

@@ -222,12 +222,12 @@ def _utility(table: Table, shown: Release, sizes: Floats, k: int) -> Utility:
     loss, penalty = 1.0, 0.0
     for made, covered in zip(table.ladders, shown.covered, strict=True):
         share = covered[shown.kept] / made.size
-        raw, least = float(counts @ share) + left_out, records / made.size
+        raw, least = float((counts * share).sum()) + left_out, records / made.size
         if made.size > 1:
             loss *= (1 + max((raw - least) / (records - least), 0.0)) ** (1 / columns)
         coarse = np.where(covered[shown.kept] > 1, share, 0.0)
-        penalty += (float(counts @ coarse) + left_out) / (records * columns)
-    squares = float(sizes @ sizes) + float(left_out) * records
+        penalty += (float((counts * coarse).sum()) + left_out) / (records * columns)
+    squares = float((sizes * sizes).sum()) + float(left_out) * records
     average = float(sizes.mean()) / k if len(sizes) else 0.0
     return Utility(loss - 1, penalty, squares, average)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import Refused
+from abaton.records.anonymity.encoding import encode
 from abaton.records.anonymity.measures import Measured, levels, measure
 from abaton.records.anonymity.releases import Release, as_is, release
 from abaton.records.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, encode
+from abaton.records.anonymity.tables import Table
 
 if TYPE_CHECKING:
     import polars as pl
