@@ -126,8 +126,8 @@ def _gather(
 
 
 def _factorise(column: pl.Series) -> tuple[NDArray[np.intp], list[Label]]:
-    names = column.drop_nulls().unique().sort()
-    values: list[Label] = names.to_list()
+    names: list[str] = sorted(column.drop_nulls().unique().to_list())
+    values: list[Label] = list(names)
     physical = column.cast(pl.Enum(names)).to_physical().cast(pl.Int64)
     if column.null_count():
         physical = physical.fill_null(len(values))

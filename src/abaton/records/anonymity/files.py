@@ -103,9 +103,10 @@ def recoded_frame(
     columns = [quasi.column for quasi in settings.quasi_identifiers]
     codes, renamed = [], []
     book: dict[str, pl.Series] = {}
-    for i, (name, made) in enumerate(zip(columns, table.ladders, strict=True)):
-        text = as_text(name, schema[name])
-        places = leaf_codes(made, collect(frame.select(text.unique()))[name].to_list(), settings.missing)
+    texts = {name: as_text(name, schema[name]) for name in columns}
+    values = collect(frame.select([text.unique().implode() for text in texts.values()]))
+    for i, ((name, text), made) in enumerate(zip(texts.items(), table.ladders, strict=True)):
+        places = leaf_codes(made, values[name][0].to_list(), settings.missing)
         code = text.replace_strict(list(places), list(places.values()), return_dtype=pl.Int32)
         codes.append(code.alias(f"__code{i}"))
         book[f"__code{i}"] = pl.Series(table.codes[i][shown.kept], dtype=pl.Int32)

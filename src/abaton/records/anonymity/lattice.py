@@ -217,7 +217,8 @@ class _Search:
         if counted is not None:
             counts = sizes(key, np.where(counted, self.table.counts, 0))
             unseen += int(self.table.counts[~counted].sum())
-        if counts[counts < self.k].sum() + unseen > self.limit:
+        small = counts[key] < self.k if counted is None else counted & (counts[key] < self.k)
+        if self.table.counts[small].sum() + unseen > self.limit:
             self.state[tuple(slice(level + 1) for level in node)] = _FAILED
             return False
         self.state[node] = _COUNTED
