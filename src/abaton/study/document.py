@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from abaton.canonical import digest
 from abaton.records.need import Deidentification, Mechanism, Need
@@ -151,13 +151,20 @@ class Document(Part):
         return self
 
 
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
+    return [_without_empty(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 class Questionnaire(Part):
     """Questions for the subject, with the day they are due and how often to remind."""
 
     reference: Annotated[str, Field(pattern=r"^Questionnaire/[A-Za-z0-9\-.]{1,64}$")]
     deadline: Day
     reminder: Frequency
-    resource: dict[str, Any] | None = None
+    resource: Annotated[dict[str, Any], AfterValidator(_without_empty)] | None = None
 
     @model_validator(mode="after")
     def _same(self) -> Self:
@@ -221,10 +228,3 @@ class Study(Part):
         """All that the de-identifier has to know of this study, on a given day."""
         wants = tuple(requirement.plain(today) for requirement in self.data)
         return Need(self.study.id, wants, self.deidentification)
-
-
-def _without_empty(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {key: _without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
-    return [_without_empty(item) for item in value] if isinstance(value, list | tuple) else value

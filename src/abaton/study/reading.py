@@ -73,14 +73,14 @@ def study_from_toml(text: str, file: str = "study.toml") -> Study:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError([_syntax(error, file)]) from None
-    lines = line_numbers(text)
-
-    def place(path: Path) -> tuple[str, int | None]:
-        return dotted(path), nearest_line(lines, path)
-
     try:
         return Study.model_validate_json(json.dumps(table, default=_json_form), strict=True)
     except ValidationError as error:
+        lines = line_numbers(text)
+
+        def place(path: Path) -> tuple[str, int | None]:
+            return dotted(path), nearest_line(lines, path)
+
         raise StudyError(problems_of(error, Study, place, file)) from None
 
 
