@@ -2,6 +2,19 @@
 
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
+from abaton.engines.local import LocalEngine
+from abaton.engines.replay import Replayed
 from abaton.engines.virtual import Profile, VirtualEngine
 
-__all__ = ["Driver", "Engine", "EvaluateTask", "Outcome", "Profile", "Task", "TrainTask", "VirtualEngine"]
+__all__ = [
+    "Driver",
+    "Engine",
+    "EvaluateTask",
+    "LocalEngine",
+    "Outcome",
+    "Profile",
+    "Replayed",
+    "Task",
+    "TrainTask",
+    "VirtualEngine",
+]

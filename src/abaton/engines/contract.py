@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from abaton.control import Event, TrainSettings
 from abaton.vectors import Vector
@@ -34,7 +34,13 @@ Task = TrainTask | EvaluateTask
 
 
 class Engine(Protocol):
-    """Carries tasks and events; it never decides anything."""
+    """Carries tasks and events; it never decides anything.
+
+    Attributes:
+        real: whether tasks leave this process; the journal is then written before they do.
+    """
+
+    real: ClassVar[bool]
 
     def now(self) -> float:
         """The time, in seconds since the run began."""

@@ -139,6 +139,8 @@ class Driver:
                     self._starts.pop(task, None)
                     self._sent.pop(task, None)
                     self.engine.cancel(task)
+        if tasks and self.engine.real:
+            self.journal.flush()
         self.engine.submit(tasks)
 
     def _model(self, task: str, event: Arrived) -> Vector:

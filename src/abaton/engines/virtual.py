@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
@@ -65,6 +66,8 @@ class VirtualEngine:
         seed: decides which tasks are dropped.
         finished: answers of an earlier life of this run, by task: they are used instead of training again.
     """
+
+    real: ClassVar[bool] = False
 
     def __init__(
         self,
