@@ -157,6 +157,8 @@ def _write(node: Any) -> str:
         return "[" + ",".join([_write(child) for child in node]) + "]"
     if node is True or node is False:
         return "true" if node else "false"
+    if node.__class__ is float:
+        return repr(node).replace("e-0", "e-")  # as orjson writes it
     return "null" if node is None else repr(node)
 
 
