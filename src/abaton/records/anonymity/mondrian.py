@@ -163,6 +163,7 @@ class _Namer:
     def __init__(self, made: Ladder) -> None:
         self.values = made.labels[0]
         self.interval = _interval([value for value in self.values if value is not None])
+        self.missing = self.values.index(None) if None in self.values else -1
         self.levels = []
         for labels, step in zip(made.labels, made.steps, strict=True):
             first = np.unique(step, return_index=True)[1]
@@ -182,10 +183,11 @@ class _Namer:
         ]
         if covering and covering[0][1:] == (low, high):
             return covering[0]
-        values = [value for value in self.values[low : high + 1] if value is not None]
-        if self.interval and values:
-            known = f"{values[0]}{self.interval}{values[-1]}" if len(values) > 1 else values[0]
-            return "|".join([known, *["missing"] * (len(values) <= high - low)]), low, high
+        if self.interval:
+            ends = [place for place in (low, low + 1, high - 1, high) if place != self.missing]
+            first, last = self.values[ends[0]], self.values[ends[-1]]
+            known = f"{first}{self.interval}{last}" if first != last else f"{first}"
+            return known + "|missing" * (low <= self.missing <= high), low, high
         if covering and high - low >= _LONGEST_LIST:
             return covering[0]
         return "|".join("missing" if v is None else v for v in self.values[low : high + 1]), low, high
@@ -194,5 +196,6 @@ class _Namer:
 def _interval(values: list[str]) -> str:
     """What stands between the ends of a range: 7-9 for numbers, ISO 8601's 1987-05/1988 for dates."""
     if all(re.fullmatch(r"-?\d+(\.\d+)?", value) for value in values):
-        return "-"
-    return "/" if all(re.fullmatch(r"\d{4}(-\d{2}.*)?", value) for value in values) else ""
+        return "-" if sorted(values, key=float) == values else ""
+    dates = all(re.fullmatch(r"\d{4}(-\d{2}.*)?", value) for value in values)
+    return "/" if dates and sorted(values) == values else ""
