@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from abaton.cli.anonymity import anonymity
 from abaton.cli.output import emit, note, progress, table
 from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from abaton.records.tally import Tally
 
 app = typer.Typer(help="De-identify, check and explain FHIR records.", no_args_is_help=True)
+app.command()(anonymity)
 app.command()(view)
 app.command()(conformance)
 

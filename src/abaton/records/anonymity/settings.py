@@ -149,7 +149,7 @@ class AnonymitySettings:
         """Refuse settings that contradict themselves, before anything is read."""
         _require(bool(self.quasi_identifiers), "no quasi-identifier is named", "quasi_identifiers")
         _require(self.k >= 1, "k must be at least 1", "k")
-        _require(self.local_floor >= 1, "the local floor must be at least 1", "local_floor")
+        _require(1 <= self.local_floor <= self.k, "the local floor must lie between 1 and k", "local_floor")
         _require(0 <= self.suppression_limit <= 1, "a share lies between 0 and 1", "suppression_limit")
         columns = [q.column for q in self.quasi_identifiers] + [s.column for s in self.sensitive]
         columns += self.keep

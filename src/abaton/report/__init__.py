@@ -1,0 +1,31 @@
+"""Reports: pure functions from rows to documents that open anywhere, offline."""
+
+from abaton.report.privacy import (
+    Checks,
+    Consents,
+    Custody,
+    Element,
+    ModelUtility,
+    PrivacyInputs,
+    Residual,
+    Signature,
+    StudyFacts,
+    inputs_from,
+    privacy_report,
+)
+from abaton.report.privacy_page import privacy_page
+
+__all__ = [
+    "Checks",
+    "Consents",
+    "Custody",
+    "Element",
+    "ModelUtility",
+    "PrivacyInputs",
+    "Residual",
+    "Signature",
+    "StudyFacts",
+    "inputs_from",
+    "privacy_page",
+    "privacy_report",
+]

@@ -1,0 +1,101 @@
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abaton.errors import Refused
+from abaton.records.anonymity import (
+    AnonymitySettings,
+    BinHierarchy,
+    Closeness,
+    DateHierarchy,
+    Diversity,
+    FlatHierarchy,
+    QuasiIdentifier,
+    Sensitive,
+    TableHierarchy,
+    encode,
+    examine,
+    release,
+)
+from abaton.records.anonymity.hierarchies import ladder
+from abaton.records.anonymity.mondrian import _Namer
+from abaton.records.anonymity.releases import satisfied
+
+QUASI = (
+    QuasiIdentifier("age", BinHierarchy((10.0,))),
+    QuasiIdentifier("job", TableHierarchy((("a", "ab", "*"), ("b", "ab", "*"), ("c", "c", "*")))),
+)
+ROWS = st.lists(
+    st.tuples(st.one_of(st.none(), st.integers(0, 60)), st.sampled_from("abc"), st.sampled_from("xy")),
+    min_size=2,
+    max_size=80,
+)
+
+
+@given(
+    ROWS, st.integers(1, 4), st.sampled_from([None, Diversity(2)]), st.sampled_from([None, Closeness(0.3)])
+)
+def test_every_box_is_safe_and_nobody_is_left_out(rows, k, diversity, closeness):
+    asked = AnonymitySettings(
+        QUASI, k=k, sensitive=(Sensitive("s", diversity, closeness),), method="mondrian"
+    )
+    table = encode(pl.DataFrame(rows, schema=["age", "job", "s"], orient="row"), asked)
+    try:
+        shown = release(table, asked)
+    except Refused:
+        assert len(rows) < k or len({row[2] for row in rows}) < 2
+        return
+    assert shown.kept.all()
+    assert satisfied(table, shown, asked)
+    for i, made in enumerate(table.ladders):
+        assert (shown.covered[i] >= 1).all()
+        assert (shown.covered[i] <= made.size).all()
+
+
+def test_boxes_are_named_by_the_hierarchy_or_by_their_ends():
+    frame = pl.DataFrame({"age": [20, 21, 33, 34, 33, 34], "job": ["a", "b", "c", "c", "c", "c"]})
+    shown = release(
+        encode(frame, AnonymitySettings(QUASI, k=2)), AnonymitySettings(QUASI, k=2, method="mondrian")
+    )
+    assert set(shown.names[1]) <= {"ab", "c"}
+    assert "20-29" in shown.names[0]
+
+
+def test_mondrian_keeps_more_than_one_level_for_all():
+    frame = pl.DataFrame({"age": list(range(40)) * 3, "job": list("abc") * 40})
+    best = examine(frame, AnonymitySettings(QUASI, k=3))
+    finer = examine(frame, AnonymitySettings(QUASI, k=3, method="mondrian"))
+    assert finer.after.k >= 3
+    assert finer.after.utility.loss <= best.after.utility.loss
+
+
+def test_too_few_people_are_refused():
+    asked = AnonymitySettings(QUASI, k=5, method="mondrian")
+    table = encode(pl.DataFrame({"age": [1, 2], "job": ["a", "b"]}), asked)
+    with pytest.raises(Refused, match="whole table"):
+        release(table, asked)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "low", "high", "name", "covers"),
+    [
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 1, 2, "7-12", (1, 2)),
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 0, 1, "0-9", (0, 1)),
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 1, 3, "7-12|missing", (1, 3)),
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 2, 3, "12|missing", (2, 3)),
+        (DateHierarchy(), ["1987-05-01", "1988-01-01", "1999-01-01"], 1, 2, "1988-01-01/1999-01-01", (1, 2)),
+        (FlatHierarchy(), ["a", "b", None], 1, 2, "b|missing", (1, 2)),
+        (FlatHierarchy(), [f"v{i}" for i in range(30)], 2, 28, "*", (0, 29)),
+        (FlatHierarchy(), ["a", None], 1, 1, None, (1, 1)),
+    ],
+)
+def test_a_range_gets_the_shortest_true_name(spec, values, low, high, name, covers):
+    made = ladder(QuasiIdentifier("x", spec), values)
+    assert _Namer(made).name(low, high) == (name, *covers)
+
+
+def test_numbers_out_of_order_are_listed():
+    made = ladder(QuasiIdentifier("x", TableHierarchy((("1", "odd"), ("2", "even"), ("3", "odd")))), ["1"])
+    assert made.labels[0] == ("2", "1", "3")
+    assert _Namer(made).name(0, 1)[0] == "2|1"
