@@ -17,6 +17,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from abaton.canonical import digest
+from abaton.errors import SettingsError
 from abaton.records.need import Deidentification, Mechanism, Need
 from abaton.study.consent import WORDING, Consent, Statement
 from abaton.study.criteria import Eligibility
@@ -201,6 +202,14 @@ class Study(Part):
             )
         if not self.study.question and not any(d.content_type == "application/pdf" for d in self.documents):
             raise fault("the study describes itself nowhere", "write 'question' under [study], or add a PDF")
+        return self._fingerprinted()
+
+    def _fingerprinted(self) -> Self:
+        """A study that has no exact form in JSON could not be pinned by a consent."""
+        try:
+            assert self.hash
+        except SettingsError as error:
+            raise fault(error.what, error.remedy) from None
         return self
 
     @property
