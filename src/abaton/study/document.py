@@ -110,7 +110,7 @@ class Contact(Part):
 class Endpoint(Part):
     """The address of the research centre's service."""
 
-    url: Text
+    url: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*:[!-~]+$")]
     name: Text | None = None
     status: Annotated[str, Field(pattern="^(active|suspended|error|off|entered-in-error|test)$")] = "active"
     connection: Term = Term(
