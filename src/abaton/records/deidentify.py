@@ -224,7 +224,8 @@ class Deidentifier:
         return out
 
     def _wants_age(self, kind: str) -> bool:
-        return any(want.function is Function.AGE_FROM_DATE for want in self.need.wants_of(kind))
+        ages = {want.type for want in self.need.wants if want.function is Function.AGE_FROM_DATE}
+        return kind in ages or (kind == "Patient" and bool(ages))
 
     def _ages(self, kind: str, scope: Scope) -> list[dict[str, Any]]:
         made = []
