@@ -208,7 +208,9 @@ class Deidentifier:
         is_document = raw.get("type") == "document" and bool(entries)
         is_document = is_document and entries[0]["resource"]["resourceType"] == "Composition"
         kept = {key: raw[key] for key in _ENVELOPE if key in raw}
-        body = self.plan.body("Bundle")(kept, Scope(raw, identity, document)) or {}
+        scope = Scope(raw, identity, document)
+        scope.ours = raw.get("id") == identity
+        body = self.plan.body("Bundle")(kept, scope) or {}
         if is_document or "identifier" in raw:
             out["identifier"] = self._identifier(identity)
         out["type"] = "document" if is_document else "collection"
@@ -222,7 +224,8 @@ class Deidentifier:
         return out
 
     def _wants_age(self, kind: str) -> bool:
-        return any(want.function is Function.AGE_FROM_DATE for want in self.need.wants_of(kind))
+        ages = {want.type for want in self.need.wants if want.function is Function.AGE_FROM_DATE}
+        return kind in ages or (kind == "Patient" and bool(ages))
 
     def _ages(self, kind: str, scope: Scope) -> list[dict[str, Any]]:
         made = []

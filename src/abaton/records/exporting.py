@@ -25,8 +25,11 @@ from typing import IO, Any
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.records.deidentify import Deidentifier
 from abaton.records.mapping import MappingFile
+from abaton.records.minimise import Minimiser
 from abaton.records.need import Identity, Mechanism, Need
 from abaton.records.parsing import dump, parse
+from abaton.records.plan import Plan
+from abaton.records.presets import rules
 from abaton.records.pseudonyms import Pseudonyms
 from abaton.records.sources import Source, documents, fingerprint, safe_name
 from abaton.records.stages import Consented, Record
@@ -67,6 +70,11 @@ class Job:
                 issue=lambda: made.sign(secrets.token_bytes(16)),
             )
         return made
+
+    def check(self) -> None:
+        """Refuse rules and lists that are not understood, before anything is begun."""
+        Plan(rules(self.need.deidentification))
+        Minimiser(self.need)
 
     def deidentifier(self) -> Deidentifier:
         """The de-identifier of this job."""
@@ -150,6 +158,7 @@ def export(
         raise SettingsError(
             "the output directory is not empty", where=str(out), remedy="choose another, or add --resume"
         )
+    job.check()
     out.mkdir(parents=True, exist_ok=True)
     state = _State(out, resume=resume)
     if state.is_complete:

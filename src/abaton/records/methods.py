@@ -223,7 +223,7 @@ def shift(_: Settings, node: Node) -> Handler:
             return scope.drop(node, "shift without a known subject")
         try:
             return _moved(value, days) + tail
-        except ValueError:
+        except (ValueError, OverflowError):
             return scope.drop(node, "malformed")
 
     return run
@@ -233,16 +233,16 @@ def _same_form(value: str, node: Node, scope: Scope) -> Any:
     # Already shifted by an earlier run: only the forms that shifting writes may stay.
     head = value.removesuffix("T00:00:00Z")
     try:
-        date.fromisoformat((head + "-07-01"[len(head) - 4 - 1 :])[:10] if len(head) < 10 else head)
+        _moved(head, 0)
     except ValueError:
         return scope.drop(node, "malformed")
-    return value
+    return value if len(head) in (4, 7, 10) else scope.drop(node, "malformed")
 
 
 def _moved(value: str, days: int) -> str:
     # A partial date keeps its precision: it is moved as its middle day and cut again.
-    precision = 4 if len(value) == 4 else 7 if len(value) == 7 else 10
-    whole = {4: f"{value[:4]}-07-01", 7: f"{value[:7]}-15", 10: value[:10]}[precision]
+    precision = len(value) if len(value) in (4, 7) else 10
+    whole = value[:precision] + {4: "-07-01", 7: "-15", 10: ""}[precision]
     return (date.fromisoformat(whole) - timedelta(days=days)).isoformat()[:precision]
 
 

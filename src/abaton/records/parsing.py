@@ -157,7 +157,18 @@ def _write(node: Any) -> str:
         return "[" + ",".join([_write(child) for child in node]) + "]"
     if node is True or node is False:
         return "true" if node else "false"
+    if node.__class__ is float:
+        return _decimal(node)
     return "null" if node is None else repr(node)
+
+
+def _decimal(number: float) -> str:
+    """A float as orjson writes it: one more place before the exponent than Python's own form."""
+    text = repr(number)
+    if not text.endswith("e-05"):
+        return text.replace("e-0", "e-")
+    digits = text[:-4].replace(".", "").lstrip("-")
+    return f"{'-' * (number < 0)}0.0000{digits}"
 
 
 def _broken(raw: bytes, where: str) -> NoReturn:

@@ -15,7 +15,7 @@ without its name;
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from abaton.errors import Refused, SettingsError
 from abaton.records.elements import Element, is_primitive, is_resource_slot, table
@@ -32,6 +32,16 @@ States = tuple[State, ...]
 _MOST_SHAPES = 4096
 STRUCTURAL = frozenset({"id", "meta", "contained", "identifier", "implicitRules"})
 """Elements of a resource that no rule decides about: they are made new, or go."""
+
+
+class Under(NamedTuple):
+    """What an earlier rule for a whole element means for the elements in it.
+
+    ``keep``: they stay as they are; ``limit``: only lines above this one may say otherwise.
+    """
+
+    keep: bool
+    limit: int
 
 
 class Shape(Dropped):
@@ -62,7 +72,8 @@ class Plan:
         self.trace = trace
         self._resource = resource
         self._bodies: dict[str, Handler] = {}
-        self._nodes: dict[tuple[Node, States, bool], Handler] = {}
+        self._nodes: dict[tuple[Node, States, Under], Handler] = {}
+        self._free = Under(keep=False, limit=len(self.lines))
         self._by_type: dict[str, list[int]] = {}
         for index, line in enumerate(self.lines):
             _check(line)
@@ -81,7 +92,7 @@ class Plan:
         made = self._bodies.get(kind)
         if made is None:
             node = Node(kind, kind, "", "")
-            made = self._bodies[kind] = self._object(node, self._start(kind), keep=False)
+            made = self._bodies[kind] = self._object(node, self._start(kind), under=self._free)
         return made
 
     def extensions(self, value: Any, scope: Scope) -> Any:
@@ -101,19 +112,18 @@ class Plan:
     # One value
     # -----------------------------------------------------------------------------------------------
 
-    def _node(self, node: Node, states: States, *, keep: bool) -> Handler:
-        key = (node, states, keep)
+    def _node(self, node: Node, states: States, *, under: Under) -> Handler:
+        key = (node, states, under)
         made = self._nodes.get(key)
         if made is None:
-            started = tuple((index, 0) for index in self._by_type.get(node.type, ()))
-            made = self._nodes[key] = self._conditional(node, states + started, keep=keep)
+            made = self._nodes[key] = self._conditional(node, states + self._rooted(node, under), under=under)
         return made
 
-    def _conditional(self, node: Node, states: States, *, keep: bool) -> Handler:
+    def _conditional(self, node: Node, states: States, *, under: Under) -> Handler:
         """Conditions are looked at once per value; each outcome has a handler of its own."""
         asked = [state for state in states if isinstance(self._next(state), Where)]
         if not asked:
-            return self._decided(node, states, keep=keep)
+            return self._decided(node, states, under=under)
         conditions = [self._next(state) for state in asked]
         rest = tuple(state for state in states if state not in asked)
         variants: dict[tuple[bool, ...], Handler] = {}
@@ -123,7 +133,7 @@ class Plan:
             handler = variants.get(outcome)
             if handler is None:
                 held = tuple((i, n + 1) for (i, n), yes in zip(asked, outcome, strict=True) if yes)
-                handler = variants[outcome] = self._conditional(node, rest + held, keep=keep)
+                handler = variants[outcome] = self._conditional(node, rest + held, under=under)
             return handler(value, scope)
 
         return run
@@ -132,36 +142,39 @@ class Plan:
         steps = self.lines[state[0]].path.steps
         return steps[state[1]] if state[1] < len(steps) else None
 
-    def _decided(self, node: Node, states: States, *, keep: bool) -> Handler:
+    def _decided(self, node: Node, states: States, *, under: Under) -> Handler:
         winner = min((index for index, n in states if self._next((index, n)) is None), default=None)
         deeper = tuple(sorted(state for state in states if self._next(state) is not None))
         if winner is None:
-            return self._fallback(node, deeper, keep=keep)
+            return self._fallback(node, deeper, under=under)
         line = self.lines[winner]
         if not is_primitive(node.type):
             earlier = any(index < winner for index, _ in deeper)
+            above = tuple(state for state in deeper if state[0] < winner)
             if line.method == "keep":
-                return self._fallback(node, deeper, keep=True)
+                return self._fallback(node, above, under=Under(keep=True, limit=winner))
             if line.method == "mask":
-                return _masking(self._object(node, deeper, keep=False))
+                return _masking(self._object(node, deeper, under=under))
             if line.method == "redact" and earlier:
-                return self._object(node, tuple(s for s in deeper if s[0] < winner), keep=False)
+                return self._object(node, above, under=Under(keep=False, limit=winner))
             if earlier and line.method in ("terminology", "measure"):
-                return self._object(node, deeper, keep=False)
+                return self._object(node, deeper, under=under)
         return METHODS[line.method](dict(line.settings), node)
 
-    def _fallback(self, node: Node, deeper: States, *, keep: bool) -> Handler:
+    def _fallback(self, node: Node, deeper: States, *, under: Under) -> Handler:
         if is_resource_slot(node.type):
             return self._slot(node)
-        if node.type == "Extension" and not keep:
+        if node.type == "Extension" and not under.keep:
             return self._extension(node, deeper)
         if not is_primitive(node.type):
-            general = self._object(node, deeper, keep=keep)
+            general = self._object(node, deeper, under=under)
             usual = (
-                node.type == "CodeableConcept" and not (deeper or keep or self.trace) and self._usual_codes
+                node.type == "CodeableConcept"
+                and not (deeper or under.keep or self.trace)
+                and self._usual_codes
             )
             return concept(node, general) if usual else general
-        if keep:
+        if under.keep:
             return METHODS["keep"]({}, node)
         return lambda v, scope: scope.drop(node, "no rule")
 
@@ -174,7 +187,7 @@ class Plan:
         return run
 
     def _extension(self, node: Node, deeper: States) -> Handler:
-        inner = self._object(node, deeper, keep=False) if deeper else None
+        inner = self._object(node, deeper, under=self._free) if deeper else None
 
         def run(value: Any, scope: Scope) -> Any:
             kept = absent_reason(value)
@@ -189,7 +202,7 @@ class Plan:
     # One object
     # ----------------------------------------------------------------------------------------------
 
-    def _object(self, node: Node, states: States, *, keep: bool) -> Handler:
+    def _object(self, node: Node, states: States, *, under: Under) -> Handler:
         fields = table()[node.type]
         shapes: dict[tuple[str, ...], Shape] = {}
         repair = Repair(node.type)
@@ -201,7 +214,7 @@ class Plan:
             for key in keys:
                 if key == "resourceType" and node.parent == "":
                     continue
-                found = self._element(node, fields, key, states, keep=keep)
+                found = self._element(node, fields, key, states, under=under)
                 if isinstance(found, str):
                     known = key.removeprefix("_") in fields
                     drops.append((f"{node.path}.{key}" if known else f"{node.path}.(unknown)", found))
@@ -241,7 +254,7 @@ class Plan:
         return run
 
     def _element(
-        self, node: Node, fields: dict[str, Element], key: str, states: States, *, keep: bool
+        self, node: Node, fields: dict[str, Element], key: str, states: States, *, under: Under
     ) -> Handler | str:
         """The handler of one key, or the reason why it is dropped."""
         element = fields.get(key)
@@ -260,12 +273,14 @@ class Plan:
             # A block that contains itself (Questionnaire.item.item): the rules of its first level hold again.
             below = Node(element.type, element.type, node.type, key)
             deeper = self._canonical(element.type)
-        handler = self._node(below, deeper, keep=keep)
-        reason = self._plain_drop(below, deeper, keep=keep)
+        handler = self._node(below, deeper, under=under)
+        reason = self._plain_drop(below, deeper, under=under)
         if reason is not None and not self.trace:
             return reason
-        handler = handler if not element.many or self._takes_all(below, deeper) else _each(handler, below)
-        return self._traced(handler, below, deeper) if self.trace else handler
+        line = self._winner(below, deeper, under)
+        whole = line is not None and line.method in WHOLE
+        handler = handler if whole or not element.many else _each(handler, below)
+        return self._traced(handler, below, line) if self.trace else handler
 
     def _advance(self, states: States, element: Element) -> States:
         names = (element.name, element.stem)
@@ -279,9 +294,14 @@ class Plan:
             here = f"{here}.{name}"
         return states
 
-    def _winner(self, node: Node, states: States) -> Line | None:
-        started = tuple((index, 0) for index in self._by_type.get(node.type, ()))
-        both = states + started
+    def _rooted(self, node: Node, under: Under) -> States:
+        """The lines that start at a type; references are remapped whatever an earlier line keeps."""
+        found = self._by_type.get(node.type, ())
+        return tuple((i, 0) for i in found if i < under.limit or (under.keep and node.type == "Reference"))
+
+    def _winner(self, node: Node, states: States, under: Under) -> Line | None:
+        """The line that decides about an element, if that can be said before its value is seen."""
+        both = states + self._rooted(node, under)
         if any(isinstance(self._next(state), Where) for state in both):
             return None
         first = min((index for index, n in both if self._next((index, n)) is None), default=None)
@@ -290,20 +310,13 @@ class Plan:
         earlier = any(index < first for index, n in both if self._next((index, n)) is not None)
         return None if earlier and not is_primitive(node.type) else self.lines[first]
 
-    def _plain_drop(self, node: Node, states: States, *, keep: bool) -> str | None:
+    def _plain_drop(self, node: Node, states: States, *, under: Under) -> str | None:
         """The reason if an element is always dropped whole, whatever is in it."""
-        line = self._winner(node, states)
+        line = self._winner(node, states, under)
         if line is not None:
             return line.name if line.method == "redact" else None
-        asked = any(isinstance(self._next(s), Where) for s in (*states, *self._rooted(node)))
-        return "no rule" if is_primitive(node.type) and not keep and not asked else None
-
-    def _rooted(self, node: Node) -> States:
-        return tuple((index, 0) for index in self._by_type.get(node.type, ()))
-
-    def _takes_all(self, node: Node, states: States) -> bool:
-        line = self._winner(node, states)
-        return line is not None and line.method in WHOLE
+        asked = any(isinstance(self._next(s), Where) for s in (*states, *self._rooted(node, under)))
+        return "no rule" if is_primitive(node.type) and not under.keep and not asked else None
 
     def _beside(self, node: Node, fields: dict[str, Element], key: str) -> Handler | str:
         """The extension of a plain value (``_birthDate``): only the reason of its absence stays."""
@@ -318,8 +331,7 @@ class Plan:
 
         return run
 
-    def _traced(self, handler: Handler, node: Node, states: States) -> Handler:
-        line = self._winner(node, states)
+    def _traced(self, handler: Handler, node: Node, line: Line | None) -> Handler:
         reason = "no rule of its own" if line is None else line.name
 
         def run(value: Any, scope: Scope) -> Any:

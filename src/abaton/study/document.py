@@ -14,9 +14,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from abaton.canonical import digest
+from abaton.errors import SettingsError
 from abaton.records.need import Deidentification, Mechanism, Need
 from abaton.study.consent import WORDING, Consent, Statement
 from abaton.study.criteria import Eligibility
@@ -109,7 +110,7 @@ class Contact(Part):
 class Endpoint(Part):
     """The address of the research centre's service."""
 
-    url: Text
+    url: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*:[!-~]+$")]
     name: Text | None = None
     status: Annotated[str, Field(pattern="^(active|suspended|error|off|entered-in-error|test)$")] = "active"
     connection: Term = Term(
@@ -151,13 +152,20 @@ class Document(Part):
         return self
 
 
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
+    return [_without_empty(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 class Questionnaire(Part):
     """Questions for the subject, with the day they are due and how often to remind."""
 
     reference: Annotated[str, Field(pattern=r"^Questionnaire/[A-Za-z0-9\-.]{1,64}$")]
     deadline: Day
     reminder: Frequency
-    resource: dict[str, Any] | None = None
+    resource: Annotated[dict[str, Any], AfterValidator(_without_empty)] | None = None
 
     @model_validator(mode="after")
     def _same(self) -> Self:
@@ -194,6 +202,14 @@ class Study(Part):
             )
         if not self.study.question and not any(d.content_type == "application/pdf" for d in self.documents):
             raise fault("the study describes itself nowhere", "write 'question' under [study], or add a PDF")
+        return self._fingerprinted()
+
+    def _fingerprinted(self) -> Self:
+        """A study that has no exact form in JSON could not be pinned by a consent."""
+        try:
+            assert self.hash
+        except SettingsError as error:
+            raise fault(error.what, error.remedy) from None
         return self
 
     @property
@@ -221,10 +237,3 @@ class Study(Part):
         """All that the de-identifier has to know of this study, on a given day."""
         wants = tuple(requirement.plain(today) for requirement in self.data)
         return Need(self.study.id, wants, self.deidentification)
-
-
-def _without_empty(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {key: _without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
-    return [_without_empty(item) for item in value] if isinstance(value, list | tuple) else value

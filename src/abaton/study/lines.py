@@ -134,7 +134,7 @@ class _Scan:
             start = self.at
             self.skip(_KEY)
             raw = self.text[start : self.at]
-            names.append(next(iter(tomllib.loads(f"{raw}=0"))))
+            names.append(raw if raw[0] not in "\"'" else next(iter(tomllib.loads(f"{raw}=0"))))
             self.skip(_BLANK)
             if not self.text.startswith(".", self.at):
                 return names

@@ -72,15 +72,17 @@ def study_from_toml(text: str, file: str = "study.toml") -> Study:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise StudyError([_syntax(error, file)]) from None
-    lines = line_numbers(text)
-
-    def place(path: Path) -> tuple[str, int | None]:
-        return dotted(path), nearest_line(lines, path)
-
+        raise StudyError([_syntax(error, text, file)]) from None
+    except RecursionError:
+        raise _unusable(file, "the TOML is nested too deeply", "no study document needs that") from None
     try:
         return Study.model_validate_json(json.dumps(table, default=_json_form), strict=True)
     except ValidationError as error:
+        lines = line_numbers(text)
+
+        def place(path: Path) -> tuple[str, int | None]:
+            return dotted(path), nearest_line(lines, path)
+
         raise StudyError(problems_of(error, Study, place, file)) from None
 
 
@@ -122,10 +124,10 @@ def _decoded(raw: bytes, file: str) -> str:
         raise StudyError([Problem(file, "", "this is not UTF-8 text", "save it as UTF-8", line)]) from None
 
 
-def _syntax(error: tomllib.TOMLDecodeError, file: str) -> Problem:
+def _syntax(error: tomllib.TOMLDecodeError, text: str, file: str) -> Problem:
     what, _, place = str(error).rpartition(" (at ")
     numbers = [int(word.strip(",)")) for word in place.split() if word.strip(",)").isdigit()]
-    line, column = numbers if len(numbers) == 2 else (None, None)
+    line, column = numbers if len(numbers) == 2 else (text.count("\n") + 1, None)
     said = what[:1].lower() + what[1:] if what else str(error)
     return Problem(file, "", f"this is not TOML: {said}", "correct the line", line, column)
 

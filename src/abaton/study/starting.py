@@ -72,12 +72,12 @@ elements = ["gender", "birthDate"]
 [[data]]
 type = "Observation"
 function = "element"
-elements = ["code", "value", "effective"]
+elements = ["code", "value", "component", "effective"]
 [[data.codes]]
 path = "code"
 any = [
+  { system = "http://loinc.org", code = "85354-9", display = "Blood pressure panel" },
   { system = "http://loinc.org", code = "8480-6", display = "Systolic blood pressure" },
-  { system = "http://loinc.org", code = "8462-4", display = "Diastolic blood pressure" },
 ]
 [[data.dates]]
 path = "effective"

@@ -8,7 +8,9 @@ from abaton.records.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     Closeness,
+    DateHierarchy,
     Diversity,
+    FlatHierarchy,
     QuasiIdentifier,
     Sensitive,
     TableHierarchy,
@@ -16,6 +18,8 @@ from abaton.records.anonymity import (
     examine,
     release,
 )
+from abaton.records.anonymity.hierarchies import ladder
+from abaton.records.anonymity.mondrian import _Namer
 from abaton.records.anonymity.releases import satisfied
 
 QUASI = (
@@ -71,3 +75,27 @@ def test_too_few_people_are_refused():
     table = encode(pl.DataFrame({"age": [1, 2], "job": ["a", "b"]}), asked)
     with pytest.raises(Refused, match="whole table"):
         release(table, asked)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "low", "high", "name", "covers"),
+    [
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 1, 2, "7-12", (1, 2)),
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 0, 1, "0-9", (0, 1)),
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 1, 3, "7-12|missing", (1, 3)),
+        (BinHierarchy((10.0,)), ["3", "7", "12", None], 2, 3, "12|missing", (2, 3)),
+        (DateHierarchy(), ["1987-05-01", "1988-01-01", "1999-01-01"], 1, 2, "1988-01-01/1999-01-01", (1, 2)),
+        (FlatHierarchy(), ["a", "b", None], 1, 2, "b|missing", (1, 2)),
+        (FlatHierarchy(), [f"v{i}" for i in range(30)], 2, 28, "*", (0, 29)),
+        (FlatHierarchy(), ["a", None], 1, 1, None, (1, 1)),
+    ],
+)
+def test_a_range_gets_the_shortest_true_name(spec, values, low, high, name, covers):
+    made = ladder(QuasiIdentifier("x", spec), values)
+    assert _Namer(made).name(low, high) == (name, *covers)
+
+
+def test_numbers_out_of_order_are_listed():
+    made = ladder(QuasiIdentifier("x", TableHierarchy((("1", "odd"), ("2", "even"), ("3", "odd")))), ["1"])
+    assert made.labels[0] == ("2", "1", "3")
+    assert _Namer(made).name(0, 1)[0] == "2|1"

@@ -113,7 +113,7 @@ def site_histogram(table: Table, base: Sequence[int] | None = None, *, floor: in
     chains, columns = [], []
     for made, codes, level in zip(table.ladders, table.codes, node, strict=True):
         step = made.steps[level]
-        leaf = [int(np.flatnonzero(step == code)[0]) for code in range(len(made.labels[level]))]
+        leaf = np.unique(step, return_index=True)[1].tolist()
         names = [
             tuple(made.labels[up][made.steps[up][i]] for up in range(level, made.height + 1)) for i in leaf
         ]

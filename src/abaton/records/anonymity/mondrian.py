@@ -7,7 +7,7 @@ of values, so that neighbours mean something. Nobody is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from abaton.records.anonymity.tables import Table, dense, sizes
 
 Places = NDArray[np.intp]
 
-_CELLS = 4_000_000
+_LONGEST_LIST = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,31 +95,35 @@ def _medians(
     box: Places, code: NDArray[np.int32], counts: NDArray[np.int64], totals: Floats, width: int, k: int
 ) -> tuple[Places, Places]:
     """Per box, the last value of its lower half (-1: none leaves k on both sides) and how far it reaches."""
-    threshold, span = np.full(len(totals), -1, np.intp), np.zeros(len(totals), np.intp)
-    order = np.argsort(box, kind="stable")
-    for low, high, chunk in _chunks(box, order, len(totals), max(_CELLS // width, 1)):
-        cell = (box[chunk] - low) * width + code[chunk]
-        tally = np.bincount(cell, weights=counts[chunk], minlength=(high - low) * width).reshape(-1, width)
-        reached = np.cumsum(tally, axis=1)
-        total = totals[low:high]
-        middle = np.argmax(2 * reached >= total[:, None], axis=1)
-        rows = np.arange(high - low)
-        with_it = reached[rows, middle]
-        without = with_it - tally[rows, middle]
-        fits = (with_it >= k) & (total - with_it >= k)
-        before = (without >= k) & (total - without >= k)
-        nearer = before & (~fits | (total / 2 - without < with_it - total / 2))
-        threshold[low:high] = np.where(nearer, middle - 1, np.where(fits, middle, -1))
-        present = tally > 0
-        span[low:high] = width - 1 - np.argmax(present[:, ::-1], axis=1) - np.argmax(present, axis=1)
-    return threshold, span
+    owner, value, weight = _runs(box, code, counts, width, len(totals))
+    first = np.searchsorted(owner, np.arange(len(totals)))
+    last = np.append(first[1:], len(owner)) - 1
+    reached = np.cumsum(weight)
+    before = reached[first] - weight[first]
+    middle = np.minimum(np.searchsorted(reached, before + totals / 2), last)
+    with_it = reached[middle] - before
+    without = with_it - weight[middle]
+    fits = (with_it >= k) & (totals - with_it >= k)
+    fits_without = (without >= k) & (totals - without >= k)
+    nearer = fits_without & (~fits | (totals / 2 - without < with_it - totals / 2))
+    threshold = np.where(nearer, value[middle] - 1, np.where(fits, value[middle], -1))
+    return threshold, value[last] - value[first]
 
 
-def _chunks(box: Places, order: Places, count: int, step: int) -> Iterator[tuple[int, int, Places]]:
-    """Slices of boxes small enough to tally densely, with the combinations in them."""
-    edges = np.searchsorted(box[order], np.arange(0, count + step, step))
-    for i, low in enumerate(range(0, count, step)):
-        yield low, min(low + step, count), order[edges[i] : edges[i + 1]]
+def _runs(
+    box: Places, code: NDArray[np.int32], counts: NDArray[np.int64], width: int, boxes: int
+) -> tuple[Places, Places, Floats]:
+    """The different pairs of box and value in order, and the records of each."""
+    cell = box * width + code
+    if boxes * width <= 8 * len(cell) + 1024:
+        tally = np.bincount(cell, weights=counts, minlength=boxes * width)
+        cells = np.flatnonzero(tally)
+        return cells // width, cells % width, tally[cells].astype(np.float64, copy=False)
+    order = np.argsort(cell)
+    ranked = cell[order]
+    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
+    weight = np.add.reduceat(counts[order], starts).astype(np.float64)
+    return ranked[starts] // width, ranked[starts] % width, weight
 
 
 def _both_safe(table: Table, overall: list[Floats], active: Places, halves: Places, tried: Mask) -> Mask:
@@ -144,33 +148,54 @@ def _describe(table: Table, key: Places) -> Boxes:
         low = np.minimum.reduceat(codes[order], starts).astype(np.int64)
         high = np.maximum.reduceat(codes[order], starts).astype(np.int64)
         pairs, place = np.unique(low * len(made.labels[0]) + high, return_inverse=True)
-        known = _known_ranges(made)
-        names.append(tuple(_name(made, *divmod(int(pair), len(made.labels[0])), known) for pair in pairs))
-        ranges.append((low, high))
+        namer = _Namer(made)
+        named = [namer.name(*divmod(int(pair), len(made.labels[0]))) for pair in pairs]
+        ends = np.array([(first, last) for _, first, last in named], np.int64)[place]
+        names.append(tuple(label for label, _, _ in named))
+        ranges.append((ends[:, 0], ends[:, 1]))
         places.append(place)
     return Boxes(key, tuple(ranges), tuple(names), tuple(places))
 
 
-def _known_ranges(made: Ladder) -> dict[tuple[int, int], Label]:
-    """The ranges of values that have a name in the hierarchy; finer names win."""
-    known: dict[tuple[int, int], Label] = {}
-    for labels, step in zip(made.labels, made.steps, strict=True):
-        for code, label in enumerate(labels):
-            inside = np.flatnonzero(step == code)
-            known.setdefault((int(inside[0]), int(inside[-1])), label)
-    return known
+class _Namer:
+    """Names for ranges of a ladder's values."""
+
+    def __init__(self, made: Ladder) -> None:
+        self.values = made.labels[0]
+        self.interval = _interval([value for value in self.values if value is not None])
+        self.missing = self.values.index(None) if None in self.values else -1
+        self.levels = []
+        for labels, step in zip(made.labels, made.steps, strict=True):
+            first = np.unique(step, return_index=True)[1]
+            last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
+            self.levels.append((labels, step, first, last))
+
+    def name(self, low: int, high: int) -> tuple[Label, int, int]:
+        """The name of a range and the range it really covers.
+
+        The hierarchy's name where it has one for exactly this range, else from-to, else all values; a long list
+        of values gives way to the finest name of the hierarchy that covers them all.
+        """
+        covering = [
+            (labels[step[low]], int(first[step[low]]), int(last[step[low]]))
+            for labels, step, first, last in self.levels
+            if step[low] == step[high]
+        ]
+        if covering and covering[0][1:] == (low, high):
+            return covering[0]
+        if self.interval:
+            ends = [place for place in (low, low + 1, high - 1, high) if place != self.missing]
+            first, last = self.values[ends[0]], self.values[ends[-1]]
+            known = f"{first}{self.interval}{last}" if first != last else f"{first}"
+            return known + "|missing" * (low <= self.missing <= high), low, high
+        if covering and high - low >= _LONGEST_LIST:
+            return covering[0]
+        return "|".join("missing" if v is None else v for v in self.values[low : high + 1]), low, high
 
 
-def _name(made: Ladder, low: int, high: int, known: dict[tuple[int, int], Label]) -> Label:
-    """The hierarchy's name where it has one for exactly this range, else from-to, else all values."""
-    if (low, high) in known:
-        return known[low, high]
-    values = [value for value in made.labels[0][low : high + 1] if value is not None]
-    unknown = ["missing"] * (high - low + 1 - len(values))
-    if all(_is_number(value) for value in values):
-        return "|".join([f"{values[0]}-{values[-1]}" if len(values) > 1 else values[0], *unknown])
-    return "|".join([*values, *unknown])
-
-
-def _is_number(text: str) -> bool:
-    return text.lstrip("-").replace(".", "", 1).isdecimal()
+def _interval(values: list[str]) -> str:
+    """What stands between the ends of a range: 7-9 for numbers, ISO 8601's 1987-05/1988 for dates."""
+    if all(re.fullmatch(r"-?\d+(\.\d+)?", value) for value in values):
+        return "-" if sorted(values, key=float) == values else ""
+    dates = all(re.fullmatch(r"\d{4}(-\d{2}.*)?", value) for value in values)
+    return "/" if dates and sorted(values) == values else ""

@@ -43,6 +43,16 @@ def _passes(test: dict[str, Any], resources: list[dict[str, Any]]) -> bool:
 
 
 def _alike(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
-    """Equal as bags of rows: the standard leaves the order of rows open. True is not 1."""
-    written = [sorted(json.dumps(row, sort_keys=True) for row in table) for table in (rows, expected)]
+    """Equal as bags of rows: the standard leaves the order of rows open. True is not 1, but 1.0 is."""
+    written = [
+        sorted(json.dumps(_numbers(row), sort_keys=True) for row in table) for table in (rows, expected)
+    ]
     return written[0] == written[1]
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -26,17 +26,15 @@ def write_bundle(study: Study) -> dict[str, Any]:
         _endpoint(study.centre),
         *(made.resource for made in study.questionnaires if made.resource),
     ]
+    base = study.centre.endpoint.url.rstrip("/")
     return {
         "resourceType": "Bundle",
         "id": _fhir_id(study.study.id),
         "language": study.study.language,
         "type": "collection",
+        # References are relative, so they resolve against the address of the service (FHIR R4, 2.36.4.1).
         "entry": [
-            {
-                "fullUrl": f"urn:abaton:{_fhir_id(study.study.id)}:{made['resourceType']}/{made['id']}",
-                "resource": made,
-            }
-            for made in resources
+            {"fullUrl": f"{base}/{made['resourceType']}/{made['id']}", "resource": made} for made in resources
         ],
     }
 

@@ -193,6 +193,12 @@ def test_real_documents_load_and_come_back(shared: Path, name: str):
 
 
 @pytest.mark.shared
+def test_golden_hash_of_a_real_document(shared: Path):
+    study = load_study(shared / "data/fhir/iehr-rdd/FunctionExampleRDD.json")
+    assert study.hash == "482fc77091469edaeed867b6d718d847b50e99d006db3635f9069b886e313232"
+
+
+@pytest.mark.shared
 def test_the_malformed_one_is_refused_with_line_and_column(shared: Path, tmp_path: Path):
     file = shared / "data/fhir/iehr-rdd/ResearchStudy-FTGM-Frequency.json"
     with pytest.raises(StudyError) as caught:

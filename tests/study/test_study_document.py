@@ -98,6 +98,32 @@ def test_broken_toml_has_line_and_column():
     assert (problem.line, problem.column) == (2, 6)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[study]\nid = "a', 2),
+        ("[study]\n\nx = [", 3),
+        ("[a]\n[a]\n", 2),
+        ("a = 1\na = 2", 2),
+        ("a = " + "[" * 9000, None),
+    ],
+)
+def test_every_broken_toml_has_its_line(text, line):
+    (problem,) = problems(text)
+    assert problem.line == line
+
+
+def test_what_has_no_fingerprint_is_refused(full_text):
+    for old, new in (
+        ("low = 18", "low = nan"),
+        ("population = 3000000000", "population = 99999999999999999999"),
+    ):
+        assert problems(full_text.replace(old, new))
+    (problem,) = problems(full_text.replace('linkId = "1"', 'linkId = "1"\nmaxLength = 99999999999999999'))
+    assert "2^53" in problem.what
+    assert problems(full_text.replace('linkId = "1"', 'linkId = "1"\nmaxLength = inf'))
+
+
 def test_a_consent_must_say_what_applies():
     text = START.replace('shares = ["updates"]', 'shares = ["records", "updates"]')
     text = text.replace('mechanism = "pseudonymise"', 'mechanism = "anonymise"')

@@ -1,0 +1,302 @@
+"""Whole documents: the paper's snippets, marks, replacements, what the study needs, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from making import KEY, deidentify, maker, run
+
+from abaton.errors import Refused, SettingsError
+from abaton.records import (
+    Code,
+    CodeFilter,
+    Consented,
+    DateFilter,
+    Deidentification,
+    Deidentifier,
+    Function,
+    Mechanism,
+    Need,
+    Preset,
+    Pseudonyms,
+    Record,
+    Want,
+    explain,
+)
+
+MARK = "http://interopehrate.eu/fhir/StructureDefinition/AnonymizationExtension-IEHR"
+CODE = {"coding": [{"system": "http://loinc.org", "code": "8310-5"}]}
+
+# The paper's Snippet 1; the narrative is shortened, which changes nothing: it is dropped.
+SNIPPET_1 = {
+    "resourceType": "Patient",
+    "id": "3466",
+    "language": "it-IT",
+    "text": {"status": "generated", "div": "<div xmlns='http://www.w3.org/1999/xhtml'>Markus Smith</div>"},
+    "identifier": [{"system": "http://interopEHRate.eu/fhir-resource/", "value": "Patient/MS01"}],
+    "name": [{"family": "Smith", "given": ["Markus"]}],
+    "gender": "male",
+    "birthDate": "2013-12-05",
+    "address": [{"use": "home", "type": "physical", "city": "Rome", "country": "IT"}],
+    "generalPractitioner": [{"reference": "Organization/34432"}],
+}
+
+
+def snippet(identity: str, code: str) -> dict[str, object]:
+    """Snippets 2 and 3 as they are printed, for a given identity."""
+    system = "http://interopehrate.eu/fhir/CodeSystem/AnonymizationType-IEHR"
+    coding = {"system": system, "code": code, "display": code.capitalize()}
+    return {
+        "resourceType": "Patient",
+        "id": identity,
+        "language": "it-IT",
+        "extension": [{"url": MARK, "valueCoding": coding}],
+        "identifier": [{"value": identity}],
+        "name": [{"family": "Anonymous"}],
+        "gender": "male",
+        "birthDate": "2013",
+    }
+
+
+def paper(mechanism: Mechanism, issued: str) -> dict[str, object]:
+    need = Need("968451", (), Deidentification(mechanism=mechanism, preset=Preset.PAPER))
+    made = Deidentifier(need, Pseudonyms("968451", KEY, issue=lambda: issued), year=2022)
+    return run(made, SNIPPET_1)
+
+
+def test_snippet_1_gives_snippet_2():
+    assert paper(Mechanism.ANONYMISE, "1467746362506598617") == snippet(
+        "1467746362506598617", "anonymization"
+    )
+
+
+def test_snippet_1_gives_snippet_3_but_for_the_length_of_the_identity():
+    printed = "96845138c8261dfc466861ba1890e9ae0d7b92f246bec37e67bd38547014a76b202b3e"
+    assert len(printed) == 70  # R4 allows 64: this one thing cannot be as printed
+    with pytest.raises(SettingsError, match="not a valid FHIR id"):
+        paper(Mechanism.PSEUDONYMISE, printed)
+    assert paper(Mechanism.PSEUDONYMISE, printed[:64]) == snippet(printed[:64], "pseudonymization")
+
+
+@pytest.mark.shared
+def test_the_real_patient_of_snippet_1(shared):
+    raw = json.loads((shared / "data/fhir/iehr-examples/Patient_example.json").read_text())
+    need = Need("s", (), Deidentification(preset=Preset.PAPER))
+    made = run(Deidentifier(need, Pseudonyms("s", KEY, issue=lambda: "14677"), year=2022), raw)
+    assert made == snippet("14677", "anonymization")
+
+
+def test_the_default_marks_every_resource_and_gives_id_and_identifier_one_value():
+    made = deidentify(SNIPPET_1, mechanism=Mechanism.PSEUDONYMISE)
+    assert made["extension"][0]["valueCoding"]["code"] == "pseudonymization"
+    assert made["meta"]["security"] == [
+        {"system": "http://terminology.hl7.org/CodeSystem/v3-ObservationValue", "code": "PSEUDED"}
+    ]
+    assert made["identifier"][0]["value"] == made["id"]
+    assert "system" in made["identifier"][0]
+    assert deidentify(SNIPPET_1)["meta"]["security"][0]["code"] == "ANONYED"
+
+
+def test_twice_changes_nothing_more():
+    make = maker(mechanism=Mechanism.PSEUDONYMISE)
+    once = run(make, SNIPPET_1)
+    assert run(make, once) == once
+
+
+def test_metadata_is_made_new():
+    meta = {
+        "versionId": "Smith",
+        "lastUpdated": "2020-01-02T03:04:05Z",
+        "source": "urn:Smith",
+        "tag": [{"code": "Smith"}],
+    }
+    meta |= {"profile": ["http://smith.example", "http://hl7.org/fhir/StructureDefinition/Patient"]}
+    made = deidentify({**SNIPPET_1, "meta": meta, "implicitRules": "http://smith.example"})
+    assert made["meta"]["profile"] == ["http://hl7.org/fhir/StructureDefinition/Patient"]
+    assert set(made["meta"]) == {"profile", "security"}
+    assert "mith" not in json.dumps(made)
+
+
+def test_extensions_of_plain_values_go_but_the_reason_of_absence_stays():
+    absent = {"url": "http://hl7.org/fhir/StructureDefinition/data-absent-reason", "valueCode": "unknown"}
+    birth = {
+        "url": "http://hl7.org/fhir/StructureDefinition/patient-birthTime",
+        "valueDateTime": "1980-02-03T04:05:06Z",
+    }
+    made = deidentify(
+        {"resourceType": "Patient", "id": "1", "_birthDate": {"id": "Smith", "extension": [birth, absent]}}
+    )
+    assert made["_birthDate"] == {"extension": [absent]}
+    assert "_birthDate" not in deidentify(
+        {"resourceType": "Patient", "id": "1", "_birthDate": {"extension": [birth]}}
+    )
+
+
+def test_an_unknown_modifier_extension_refuses_the_resource_wherever_it_is():
+    modifier = [{"url": "http://smith.example/not", "valueBoolean": True}]
+    observation = {"resourceType": "Observation", "id": "1", "status": "final", "code": CODE}
+    for raw in (
+        {**observation, "modifierExtension": modifier},
+        {**observation, "component": [{"code": CODE, "modifierExtension": modifier}]},
+        {
+            "resourceType": "Bundle",
+            "type": "collection",
+            "entry": [{"resource": {**observation, "modifierExtension": modifier}}],
+        },
+    ):
+        make = maker()
+        with pytest.raises(Refused, match="modifierExtension") as refused:
+            run(make, raw)
+        assert "smith" not in str(refused.value)
+        assert not make.tally().read
+
+
+@pytest.mark.parametrize("kind", ["Smith", "", None, 7, "HumanName", "DomainResource", "patient"])
+def test_an_unknown_type_is_refused_without_naming_it(kind):
+    with pytest.raises(Refused, match="type") as refused:
+        run(maker(), {"resourceType": kind, "id": "1"})
+    assert "Smith" not in str(refused.value)
+
+
+def test_required_elements_get_the_least_valid_stand_in():
+    media = {
+        "resourceType": "Media",
+        "id": "1",
+        "status": "completed",
+        "content": {"data": "U21pdGg=", "title": "Smith", "contentType": "image/png"},
+    }
+    content = deidentify(media)["content"]
+    assert content["contentType"] == "image/png"
+    assert content["extension"][0]["valueCode"] == "masked"
+    section = {"title": "Smith", "text": {"status": "generated", "div": "<div>Smith</div>"}}
+    composition = {
+        "resourceType": "Composition",
+        "id": "1",
+        "status": "final",
+        "type": {"text": "x"},
+        "date": "2020-01-02",
+        "author": [{"display": "Smith"}],
+        "title": "Smith",
+        "section": [{**section, "code": CODE}],
+    }
+    made = deidentify(composition)
+    assert made["author"] == [{"display": "masked"}]
+    assert made["type"] == {"text": "masked"}
+    assert made["_title"]["extension"][0]["valueCode"] == "masked"
+    assert made["section"][0]["text"]["status"] == "empty"
+    assert "Smith" not in json.dumps(made)
+
+
+def test_a_document_keeps_its_form():
+    composition = {
+        "resourceType": "Composition",
+        "id": "1",
+        "status": "final",
+        "type": CODE,
+        "date": "2020-01-02",
+        "author": [{"display": "x"}],
+        "title": "x",
+    }
+    raw = {
+        "resourceType": "Bundle",
+        "id": "b",
+        "type": "document",
+        "timestamp": "2020-03-04T05:06:07Z",
+        "identifier": {"value": "x"},
+        "entry": [{"resource": composition}],
+    }
+    made = deidentify(raw)
+    assert made["type"] == "document"
+    assert made["timestamp"] == "2020-01-01T00:00:00Z"
+    assert made["identifier"]["value"] == made["id"]
+
+
+def test_what_is_dropped_is_counted_by_path_and_reason():
+    make = maker()
+    run(make, {**SNIPPET_1, "smith": {"smith": 1}, "contact": [{"gender": "male"}], "maritalStatus": CODE})
+    dropped = make.tally().dropped
+    assert dropped["Patient.(unknown)", "unknown element"] == 1
+    assert dropped["Patient.address", "redact nodesByType('Address')"] == 1
+    assert dropped["Patient.contact", "redact Patient.contact"] == 1
+    assert dropped["Patient.text", "redact nodesByType('Narrative')"] == 1
+
+
+def test_explain_names_places_and_rules_but_no_value():
+    rows = explain(Consented.on_ground(Record(SNIPPET_1), "test"), Need("s"), Pseudonyms("s", KEY), year=2026)
+    assert any(row.path == "Patient.birthDate" and row.kept and "generalise" in row.why for row in rows)
+    assert any(row.path == "Patient.address" and row.dropped for row in rows)
+    assert not any(word in str(rows) for word in ("Smith", "2013", "Rome", "male'", "34432"))
+
+
+# What the study needs ----------------------------------------------------------------------------------------
+
+TEMPERATURE = CodeFilter("code", (Code("http://loinc.org", "8310-5"),))
+
+
+def observation(number: int, code: str = "8310-5", when: str = "2020-05-06") -> dict[str, object]:
+    coded = {"coding": [{"system": "http://loinc.org", "code": code}]}
+    return {
+        "resourceType": "Observation", "id": str(number), "status": "final", "code": coded, "effectiveDateTime": when,
+        "subject": {"reference": "Patient/p"}, "valueQuantity": {"value": 37 + number},
+        "interpretation": [{"text": "x"}],
+    }  # fmt: skip
+
+
+def test_only_listed_types_codes_and_times_pass():
+    make = maker(
+        (
+            Want(
+                "Observation",
+                codes=(TEMPERATURE,),
+                dates=(DateFilter("effectivePeriod", "2020-01-01", "2020-12-31"),),
+            ),
+        )
+    )
+    assert run(make, observation(1)) is not None
+    assert run(make, observation(1, code="8302-2")) is None
+    assert run(make, observation(1, when="2021-01-01")) is None
+    assert run(make, SNIPPET_1) is None
+    assert make.tally().left_out["Patient", "not needed by the study"] == 1
+
+
+def test_only_listed_elements_pass_with_what_r4_requires():
+    made = deidentify(observation(1), (Want("Observation", Function.ELEMENT, ("value",)),))
+    assert set(made) == {
+        "resourceType",
+        "id",
+        "meta",
+        "extension",
+        "status",
+        "code",
+        "subject",
+        "valueQuantity",
+    }
+    summary = deidentify({**SNIPPET_1, "active": True}, (Want("Patient", Function.SUMMARY),))
+    assert summary["active"] is True
+
+
+def test_counts_answer_without_records():
+    make = maker((Want("Observation", Function.COUNT, codes=(TEMPERATURE,)),))
+    assert all(run(make, observation(i)) is None for i in range(7))
+    assert make.tally().answers == {"count 1 Observation": 7}
+
+
+def test_an_age_stands_for_dates():
+    patient = {"resourceType": "Patient", "id": "p", "birthDate": "1950-06-15"}
+    old = {"resourceType": "Patient", "id": "q", "birthDate": "1920-06-15"}
+    other = observation(2) | {"subject": {"reference": "Patient/q"}}
+    entries = [
+        {"fullUrl": f"http://x/{r['resourceType']}/{r['id']}", "resource": r}
+        for r in (patient, old, observation(1), other)
+    ]
+    wants = (Want("Observation", Function.AGE_FROM_DATE, ("subject", "effectiveDateTime")),)
+    make = maker(wants)
+    made = run(make, {"resourceType": "Bundle", "type": "collection", "entry": entries})
+    assert [entry["resource"]["valueQuantity"]["value"] for entry in made["entry"]] == [69, 90]
+
+
+def test_a_list_that_r4_does_not_know_is_refused():
+    for want in (Want("Smith"), Want("Patient", Function.ELEMENT, ("nothing",))):
+        with pytest.raises(SettingsError, match="line 1"):
+            maker((want,))

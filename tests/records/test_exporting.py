@@ -1,0 +1,150 @@
+"""Exports: whole or not at all, in bounded memory, side by side, resumable, under names that tell nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+
+import pytest
+from making import KEY
+
+from abaton.errors import SettingsError
+from abaton.records import Deidentification, Mechanism, Need
+from abaton.records.exporting import STATE, Job, export
+from abaton.records.sources import Source, find
+
+PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate": "1980-02-03"}
+
+
+def job(mechanism=Mechanism.PSEUDONYMISE, **more):
+    return Job(Need("heart", (), Deidentification(mechanism=mechanism)), KEY, 2026, "test", **more)
+
+
+def lines(count, start=0):
+    return "".join(json.dumps({**PATIENT, "id": str(i)}) + "\n" for i in range(start, start + count))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    inside = tmp_path / "in" / "Jo_Smith"
+    inside.mkdir(parents=True)
+    (inside / "Jo_Smith.json").write_text(json.dumps({**PATIENT, "id": "1"}, indent=2))
+    (tmp_path / "in" / "Patient.000.ndjson").write_text(lines(20))
+    (tmp_path / "in" / "Patient.001.ndjson.gz").write_bytes(gzip.compress(lines(20, 20).encode()))
+    return tmp_path / "in"
+
+
+def contents(out):
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name != STATE}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_files_lines_and_gzip_come_out_under_safe_names(folder, tmp_path, processes):
+    outcomes = export(find([str(folder)]), tmp_path / "out", job(), processes=processes)
+    made = contents(tmp_path / "out")
+    assert sorted(name for name in made if "Patient" in name) == [
+        "Patient.000.ndjson",
+        "Patient.001.ndjson.gz",
+    ]
+    assert len(made) == 3
+    assert not any("Smith" in name for name in made)
+    assert sum(outcome.tally.kept["Patient"] for outcome in outcomes) == 41
+    assert len(gzip.decompress(made["Patient.001.ndjson.gz"]).splitlines()) == 20
+    assert b"Smith" not in b"".join(made.values())
+    assert "Smith" not in (tmp_path / "out" / STATE).read_text()
+
+
+def test_processes_do_not_change_the_bytes(folder, tmp_path):
+    for name, processes in (("one", 1), ("two", 2)):
+        export(find([str(folder)]), tmp_path / name, job(), processes=processes)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_refusal_leaves_nothing_of_its_file_and_the_others_alone(folder, tmp_path):
+    bad = folder / "Patient.002.ndjson"
+    bad.write_text(lines(5) + '{"resourceType":"Patient","id":"1","id":"Smith"}\n' + lines(5))
+    outcomes = export(find([str(folder)]), tmp_path / "out", job())
+    (failed,) = [outcome for outcome in outcomes if outcome.error]
+    assert failed.exit_code == 3
+    assert "line 6" in failed.error
+    assert "Smith" not in failed.error.replace(str(folder), "")
+    assert not [name for name in contents(tmp_path / "out") if "002" in name or name.startswith(".")]
+    assert len(contents(tmp_path / "out")) == 3
+
+
+def test_refused_records_can_be_left_out(folder, tmp_path):
+    (folder / "Patient.002.ndjson").write_text(lines(5) + '{"resourceType":"Smith"}\n')
+    outcomes = export(find([str(folder)]), tmp_path / "out", job(skip_refused=True))
+    assert sum(outcome.tally.refused for outcome in outcomes) == 1
+    assert len(contents(tmp_path / "out")["Patient.002.ndjson"].splitlines()) == 5
+
+
+def test_an_interrupted_export_goes_on_where_it_stopped(folder, tmp_path):
+    for mechanism in Mechanism:
+        out = tmp_path / mechanism
+        sources = find([str(folder)])
+
+        def stop(outcome):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            export(sources, out, job(mechanism), step=stop)
+        first = contents(out)
+        assert len(first) == 1
+        outcomes = export(sources, out, job(mechanism), resume=True)
+        assert len(outcomes) == 2
+        made = contents(out)
+        assert len(made) == 3
+        assert first.items() <= made.items()
+        assert export(sources, out, job(mechanism), resume=True) == []
+
+
+def test_an_anonymous_export_forgets_its_key(folder, tmp_path):
+    for name in ("one", "two"):
+        export(find([str(folder)]), tmp_path / name, job(Mechanism.ANONYMISE))
+        assert "key" not in json.loads((tmp_path / name / STATE).read_text())
+    one, two = (
+        json.loads(contents(tmp_path / name)["Patient.000.ndjson"].splitlines()[0])["id"]
+        for name in ("one", "two")
+    )
+    assert one != two
+
+
+def test_an_anonymous_export_goes_through_again_unchanged(folder, tmp_path):
+    export(find([str(folder)]), tmp_path / "one", job(Mechanism.ANONYMISE))
+    export(find([str(tmp_path / "one")]), tmp_path / "two", job(Mechanism.ANONYMISE))
+    assert sorted(contents(tmp_path / "one").values()) == sorted(contents(tmp_path / "two").values())
+
+
+def test_a_directory_that_is_not_empty_is_refused(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "x").touch()
+    with pytest.raises(SettingsError, match="not empty"):
+        export(find([str(folder)]), tmp_path / "out", job())
+
+
+def test_a_large_file_is_cut_where_lines_end(tmp_path):
+    path = tmp_path / "Patient.ndjson"
+    path.write_text(lines(1000))
+    from abaton.records.sources import documents
+
+    whole = [raw for raw, _ in documents(Source(str(path), path.name))]
+    for parts in (2, 3, 7):
+        cut = Source(str(path), path.name).split(parts, 1)
+        assert len(cut) == parts
+        assert [raw for part in cut for raw, _ in documents(part)] == whole
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    peaks = []
+    for count in (2_000, 20_000):
+        path = tmp_path / f"Patient.{count}.ndjson"
+        path.write_text(lines(count))
+        tracemalloc.start()
+        export([Source(str(path), path.name)], tmp_path / f"out{count}", job(Mechanism.ANONYMISE))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # Identities are remembered up to a bound; that is all that may grow.
+    assert peaks[1] < peaks[0] + 40 * 1024 * 1024

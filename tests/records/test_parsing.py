@@ -1,0 +1,102 @@
+"""Hostile JSON is refused whole; with and without orjson the same bytes come out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abaton.errors import Refused
+from abaton.records import parsing
+
+HOSTILE = {
+    "key twice": b'{"resourceType":"Patient","id":"a","id":"b"}',
+    "key twice, spaced": b'{"a":1,"a" :2}',
+    "key twice, on another line": b'{"a":1,"a"\n:2}',
+    "key twice, escaped": b'{"a":1,"\\u0061":2}',
+    "key twice behind an escaped colon": b'{"a":1,"a":"x","b":"\\u003a"}',
+    "key twice behind a backslash": b'{"a\\\\":1,"b":1,"b":2}',
+    "key twice, deep": b'{"a":[{"b":{"c":1,"c":1}}]}',
+    "key twice, other number form": b'{"a":1.10,"b":{"x":1,"x":1}}',
+    "not a number": b'{"a":NaN}',
+    "infinity": b'{"a":-Infinity}',
+    "too large a number": b'{"a":1e999}',
+    "byte order mark": b'\xef\xbb\xbf{"a":1}',
+    "broken UTF-8": b'{"a":"\xff\xfe"}',
+    "half a surrogate": b'{"a":"\\ud800"}',
+    "deep": b'{"a":' + b"[" * 100 + b"]" * 100 + b"}",
+    "very deep": b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    "deep objects": b'{"a":' * 70 + b"1" + b"}" * 70,
+    "XML": b'<?xml version="1.0"?><Patient xmlns="http://hl7.org/fhir"/>',
+    "XML after space": b"  \n<Patient/>",
+    "list": b"[1]",
+    "text": b'"Patient"',
+    "cut off": b'{"a":1',
+    "two documents": b'{"a":1}{"b":2}',
+    "raw control character": b'{"a":"\n"}',
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("fast", [True, False])
+def test_hostile_documents_are_refused_without_their_content(name, fast, monkeypatch):
+    if not fast:
+        monkeypatch.setattr(parsing, "orjson", None)
+    with pytest.raises(Refused) as refused:
+        parsing.parse(HOSTILE[name].replace(b'"x"', b'"C4n4ry"'), where="file.json")
+    assert "file.json" in str(refused.value)
+    assert "C4n4ry" not in str(refused.value)
+
+
+def test_size_has_a_limit():
+    with pytest.raises(Refused, match="larger than"):
+        parsing.parse(b'{"a":"' + b"x" * 100 + b'"}', limit=50)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_is_sound_passes(fast, monkeypatch):
+    if not fast:
+        monkeypatch.setattr(parsing, "orjson", None)
+    for raw in (
+        b'{"a": 1.10, "b": ":", "c": " : ", "d": "\\":"}',
+        b'{\r\n\t"a" : [ {} , [] ] }',
+        '{"ä":"\\u00e4"}'.encode(),
+    ):
+        assert parsing.parse(raw) == json.loads(raw)
+    deep = b'{"a":' * 63 + b"{}" + b"}" * 63
+    assert parsing.parse(deep)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=5), st.sampled_from([None, 1, 2, "\t"]))
+def test_the_standard_library_writes_the_same_bytes(document, indent):
+    raw = json.dumps(document, indent=indent, ensure_ascii=indent is None).encode()
+    fast = parsing.parse(raw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "orjson", None)
+        slow, text = parsing.parse(raw), parsing.dump(fast)
+    assert slow == fast
+    assert text == parsing.dump(fast)
+
+
+@given(st.dictionaries(st.text(max_size=3), VALUES, min_size=1, max_size=4), st.data())
+def test_a_key_twice_never_slips_through(document, data):
+    key = data.draw(st.sampled_from(sorted(document)))
+    more = json.dumps(key) + data.draw(st.sampled_from([":", " :", ":\n", "\t:"])) + "0"
+    body = json.dumps(document)
+    raw = (body[:-1] + "," + more + "}").encode()
+    with pytest.raises(Refused):
+        parsing.parse(raw)

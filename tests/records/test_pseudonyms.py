@@ -1,0 +1,94 @@
+"""New identities: keyed or random, recognised when they come back, unlinkable across studies and sites."""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+
+import pytest
+from making import KEY
+
+from abaton.errors import SettingsError
+from abaton.records import MappingRow, MemoryMapping, Pseudonyms
+from abaton.records.mapping import MappingFile
+from abaton.records.pseudonyms import as_uuid, derive, letters, token_of
+
+
+def test_an_identity_is_26_letters_and_valid_as_a_fhir_id():
+    new = Pseudonyms("heart", KEY).identity("Patient", "3466")
+    assert len(new) == 26
+    assert set(new) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
+
+
+def test_the_body_is_hmac_sha256_under_the_study_key():
+    token = token_of(Pseudonyms("heart", KEY, site="pisa").identity("Device", "7"))
+    assert token[:11] == hmac.digest(derive(KEY, "heart", "identity"), b"pisa\0\0Device\x007", "sha256")[:11]
+
+
+def test_letters_and_tokens_are_each_others_inverse():
+    for i in range(200):
+        token = hmac.digest(b"k", str(i).encode(), "sha256")[:16]
+        assert token_of(letters(token)) == token
+    assert as_uuid(bytes(16)) == "urn:uuid:00000000-0000-0000-0000-000000000000"
+
+
+def test_studies_sites_types_servers_and_keys_are_unlinkable():
+    made = {
+        Pseudonyms("heart", KEY).identity("Patient", "1"),
+        Pseudonyms("lung", KEY).identity("Patient", "1"),
+        Pseudonyms("heart", KEY, site="pisa").identity("Patient", "1"),
+        Pseudonyms("heart", bytes(range(1, 33))).identity("Patient", "1"),
+        Pseudonyms("heart", KEY).identity("Practitioner", "1"),
+        Pseudonyms("heart", KEY).identity("Patient", "1", "https://b.example"),
+    }
+    assert len(made) == 6
+
+
+def test_an_identity_made_here_comes_back_unchanged_and_a_foreign_one_does_not():
+    names = Pseudonyms("heart", KEY)
+    new = names.identity("Patient", "1")
+    assert names.identity("Patient", new) == new
+    foreign = Pseudonyms("lung", KEY).identity("Patient", "1")
+    assert names.identity("Patient", foreign) != foreign
+
+
+def test_an_anonymous_export_is_recognised_without_its_key_but_not_linked():
+    first = Pseudonyms("heart", KEY, lasting=False)
+    second = Pseudonyms("heart", bytes(range(1, 33)), lasting=False)
+    new = first.identity("Patient", "1")
+    assert second.identity("Patient", new) == new
+    assert second.identity("Patient", "1") != new
+
+
+def test_a_pseudo_identity_is_random_and_lives_in_the_table(tmp_path):
+    numbers = itertools.count()
+    for sink in (MemoryMapping(), MappingFile(tmp_path / "map.db")):
+        issue = lambda: f"random-{next(numbers)}"  # noqa: E731
+        names = Pseudonyms("heart", KEY, sink=sink, issue=issue)
+        new = names.identity("Patient", "1")
+        assert new.startswith("random-")
+        assert Pseudonyms("heart", KEY, sink=sink, issue=issue).identity("Patient", "1") == new
+        assert names.identity("Patient", new) == new
+        assert names.identity("Patient", "2") != new
+        assert not names.identity("Observation", "1").startswith("random-")
+
+
+def test_rows_go_to_the_sink_and_show_nothing():
+    sink = MemoryMapping()
+    new = Pseudonyms("heart", KEY, sink=sink).identity("Patient", "3466")
+    (row,) = sink.rows.values()
+    assert (row.study, row.pseudonym, row.subject) == ("heart", new, "3466")
+    assert "3466" not in row.tag + repr(row)
+    assert sink.add(MappingRow("heart", row.tag, "other", "3466")) == new
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(32), b"a" * 64])
+def test_weak_keys_are_refused(key):
+    with pytest.raises(SettingsError, match="key is not usable"):
+        Pseudonyms("heart", key)
+
+
+@pytest.mark.parametrize("issued", ["", "x" * 65, "a b", "ä"])
+def test_an_issued_identity_must_be_a_fhir_id(issued):
+    with pytest.raises(SettingsError, match="not a valid FHIR id"):
+        Pseudonyms("heart", KEY, issue=lambda: issued).identity("Patient", "1")
