@@ -27,6 +27,7 @@ from abaton.records.need import Deidentification
 from abaton.records.sources import Source
 
 KEY = bytes(range(32))
+UCUM = "http://unitsofmeasure.org"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "fhir"
 PAPER = {  # Table I: seconds on a phone for anonymisation
     "Composition (132 KB)": (132_000, 0.887420),
@@ -89,7 +90,7 @@ def dense(size: int) -> bytes:
             "code": {"coding": [coding], "text": "Body Height"}, "subject": {"reference": f"urn:uuid:{_uuid(0)}"},
             "encounter": {"reference": f"urn:uuid:{_uuid(10_000 + number // 8)}"},
             "effectiveDateTime": "2012-09-10T15:29:24+00:00", "issued": "2012-09-10T15:29:24.181+00:00",
-            "valueQuantity": {"value": 168.8 + number / 7, "unit": "cm", "system": "http://unitsofmeasure.org", "code": "cm"},
+            "valueQuantity": {"value": 168.8 + number / 7, "unit": "cm", "system": UCUM, "code": "cm"},
         }  # fmt: skip
         entry = {
             "fullUrl": f"urn:uuid:{made['id']}",

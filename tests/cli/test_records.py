@@ -139,3 +139,4 @@ def test_explain_tells_rules_and_no_value(place):
     rows = {row["path"]: row for row in json.loads(out)}
     assert rows["Patient.birthDate"]["rule"].startswith("generalise")
     assert not any(word in out for word in ("C4n4ry", "1980", '"male'))
+    assert abaton("records", "explain", place / "C4n4ry.json")[0] == 0

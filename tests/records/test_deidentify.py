@@ -229,7 +229,7 @@ def test_explain_names_places_and_rules_but_no_value():
     assert not any(word in str(rows) for word in ("Smith", "2013", "Rome", "male'", "34432"))
 
 
-# What the study needs ----------------------------------------------------------------------------------------
+# What the study needs
 
 TEMPERATURE = CodeFilter("code", (Code("http://loinc.org", "8310-5"),))
 

@@ -127,17 +127,21 @@ def explain(
     study: Path | None = _STUDY,
     json: bool = _JSON,
 ) -> None:
-    """Show which rule does what to each element of a record: places, rules and counts, never a value."""
+    """Show which rule does what to each element of a record: places, rules and counts, never a value.
+
+    Without a study, the default rules are explained.
+    """
     import secrets
     from collections import Counter
 
     from abaton.records.explain import explain as told_of
+    from abaton.records.need import Need
     from abaton.records.parsing import parse
     from abaton.records.pseudonyms import Pseudonyms
     from abaton.records.sources import documents, find
     from abaton.records.stages import Consented, Record
 
-    need = _need(study)
+    need = Need("explained") if study is None else _need(study)
     names = Pseudonyms(need.study, secrets.token_bytes(32))
     year = datetime.now(UTC).year
     kept: Counter[tuple[str, str]] = Counter()

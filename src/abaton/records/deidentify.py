@@ -34,6 +34,7 @@ _CONFIDENTIALITY = "http://terminology.hl7.org/CodeSystem/v3-Confidentiality"
 _IDENTIFIED = frozenset({"Patient", "Organization"})
 _ENVELOPE = ("language", "timestamp")
 _MOST_NESTED = 8
+_MOST_NOTES = 20_000
 
 
 class _Kind(NamedTuple):
@@ -83,26 +84,26 @@ class Deidentifier:
 
     def __call__(self, consented: Consented) -> Deidentified | None:
         """The de-identified record, or nothing if the study does not need it."""
-        raw = consented.record.content
+        mark = self._notes.mark()
         try:
-            made = self._top(raw)
+            made = self._top(consented.record.content)
         except RecursionError:
-            self._notes = Notes()
+            self._notes.take_back(mark)
             raise Refused("a record is nested too deeply", remedy="no FHIR record needs that") from None
         except Refused:
-            self._notes = Notes()
+            self._notes.take_back(mark)
             raise
-        self._total.note(self._notes)
+        if len(self._notes.seen) > _MOST_NOTES:
+            self._total.note(self._notes)
         return None if made is None else Deidentified(made)
 
     def tally(self) -> Tally:
         """What was counted since the last time this was asked."""
+        self._total.note(self._notes)
         counted, self._total = self._total, Tally()
-        counted.settle()
         return counted
 
     # Documents
-    # -----------------------------------------------------------------------------------------------
 
     def _top(self, raw: dict[str, Any]) -> dict[str, Any] | None:
         kind = self._name(raw)
@@ -152,7 +153,7 @@ class Deidentifier:
         for entry in entries:
             resource = entry.get("resource")
             if resource is None:
-                self._notes.drops["Bundle.entry", "entry without a resource"] += 1
+                self._notes.drops.append(("Bundle.entry", "entry without a resource"))
                 continue
             kind = resource.get("resourceType") if resource.__class__ is dict else None
             if kind not in known:
@@ -218,7 +219,7 @@ class Deidentifier:
         gone = raw.keys() - {"resourceType", "id", "meta", "identifier", "type", "entry", *_ENVELOPE}
         for key in gone:
             name = key if key in table()["Bundle"] else "(unknown)"
-            self._notes.drops[f"Bundle.{name}", "no rule"] += 1
+            self._notes.drops.append((f"Bundle.{name}", "no rule"))
         if entries:
             out["entry"] = entries
         return out
@@ -243,7 +244,6 @@ class Deidentifier:
         return made
 
     # Resources
-    # -----------------------------------------------------------------------------------------------
 
     def _resource(self, part: dict[str, Any], name: str, scope: Scope) -> dict[str, Any]:
         kind = self._kinds.get(name) or self._learn(name)

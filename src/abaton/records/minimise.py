@@ -86,7 +86,7 @@ class Minimiser:
             else:
                 known = key.removeprefix("_") in fields
                 place = f"{kind}.{key}" if known else f"{kind}.(unknown)"
-                notes.drops[place, "not needed by the study"] += 1
+                notes.drops.append((place, "not needed by the study"))
         return made
 
 

@@ -110,7 +110,6 @@ class Plan:
         )
 
     # One value
-    # -----------------------------------------------------------------------------------------------
 
     def _node(self, node: Node, states: States, *, under: Under) -> Handler:
         key = (node, states, under)
@@ -200,7 +199,6 @@ class Plan:
         return run
 
     # One object
-    # ----------------------------------------------------------------------------------------------
 
     def _object(self, node: Node, states: States, *, under: Under) -> Handler:
         fields = table()[node.type]
@@ -233,7 +231,7 @@ class Plan:
             keys = tuple(value)
             shape = shapes.get(keys) or learn(keys)
             if shape.drops:
-                scope.seen[shape] += 1
+                scope.seen(shape)
             out = {}
             for key, handler in shape.steps:
                 made = handler(value[key], scope)
@@ -337,7 +335,7 @@ class Plan:
         def run(value: Any, scope: Scope) -> Any:
             made = handler(value, scope)
             if made is not None:
-                scope.document.notes.passes[node.path, reason] += 1
+                scope.document.notes.passes.append((node.path, reason))
             return made
 
         return run

@@ -224,7 +224,7 @@ def remap(_: Settings, node: Node) -> Handler:
         if len(value) == 1:
             return {"reference": new}
         if len(value) == 2 and "display" in value:
-            scope.seen[display] += 1
+            scope.seen(display)
             return {"reference": new}
         return general(value, scope)
 
@@ -233,7 +233,7 @@ def remap(_: Settings, node: Node) -> Handler:
             return scope.drop(node, "malformed")
         reference, kind = value.get("reference"), ""
         if len(value) > 1:
-            scope.seen[beside.of(tuple(value))] += 1
+            scope.seen(beside.of(tuple(value)))
             named = value.get("type")
             kind = named if named.__class__ is str and named in kinds else ""
         if reference.__class__ is str and reference:

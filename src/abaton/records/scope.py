@@ -5,7 +5,6 @@ A scope lives for one resource and is then thrown away; nothing of it reaches a 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,17 +67,41 @@ class Beside:
 
 
 class Notes:
-    """Counts made while walking one document: cheap to take, sorted out at the end."""
+    """What happened while walking: notes in lists, cheap to take and to take back, counted later."""
 
     __slots__ = ("drops", "kept", "left_out", "passes", "read", "seen")
 
     def __init__(self) -> None:
-        self.seen: defaultdict[Dropped, int] = defaultdict(int)
-        self.drops: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.passes: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.seen: list[Dropped] = []
+        self.drops: list[tuple[str, str]] = []
+        self.passes: list[tuple[str, str]] = []
         self.left_out: list[tuple[str, str]] = []
         self.read: list[str] = []
         self.kept: list[str] = []
+
+    def _all(self) -> tuple[list[Any], ...]:
+        return self.seen, self.drops, self.passes, self.left_out, self.read, self.kept
+
+    def mark(self) -> tuple[int, ...]:
+        """Where the notes stand now."""
+        return (
+            len(self.seen),
+            len(self.drops),
+            len(self.passes),
+            len(self.left_out),
+            len(self.read),
+            len(self.kept),
+        )
+
+    def take_back(self, mark: tuple[int, ...]) -> None:
+        """Forget what was noted since a mark: the document was refused."""
+        for notes, length in zip(self._all(), mark, strict=True):
+            del notes[length:]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for notes in self._all():
+            notes.clear()
 
 
 class Scope:
@@ -105,7 +128,7 @@ class Scope:
         self.raw, self.identity, self.document, self.container = raw, identity, document, container
         self.names: Pseudonyms = document.names
         self.codes, self.targets = document.codes, document.targets
-        self.seen, self.drops = document.notes.seen, document.notes.drops
+        self.seen, self.drops = document.notes.seen.append, document.notes.drops.append
         self.local: dict[str, str] = _NONE if container is None else container.local
         self.used: set[str] = set() if container is None else container.used
         self.ours = False
@@ -118,7 +141,7 @@ class Scope:
 
     def drop(self, node: Node, reason: str) -> None:
         """Count a value that does not stay."""
-        self.drops[node.path, reason] += 1
+        self.drops((node.path, reason))
 
     def subject(self) -> str:
         """The new identity of the person this resource is about; empty when that is not known."""

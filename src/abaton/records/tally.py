@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.records.scope import Dropped, Notes
+from abaton.records.scope import Notes
 
 Where = tuple[str, str]  # the element's path and the reason
 
@@ -30,26 +30,18 @@ class Tally:
     passed: Counter[Where] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
     refused: int = 0
-    seen: Counter[Dropped] = field(default_factory=Counter)
 
     def note(self, notes: Notes) -> None:
-        """Take over the counts of one document."""
+        """Count what was noted, and clear the notes."""
         self.read.update(notes.read)
         self.kept.update(notes.kept)
         self.left_out.update(notes.left_out)
         self.dropped.update(notes.drops)
         self.passed.update(notes.passes)
-        for each, count in notes.seen.items():
-            self.seen[each] += count
-        for counts in (notes.read, notes.kept, notes.left_out, notes.drops, notes.passes, notes.seen):
-            counts.clear()
-
-    def settle(self) -> None:
-        """Sort out what was counted together."""
-        for each, count in self.seen.items():
+        for each, count in Counter(notes.seen).items():
             for where in each.drops:
                 self.dropped[where] += count
-        self.seen.clear()
+        notes.clear()
 
     def add(self, other: Tally) -> None:
         """Add another tally to this one."""

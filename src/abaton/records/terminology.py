@@ -67,7 +67,7 @@ def _coding(node: Node) -> Handler:
         system, code = value.get("system"), value.get("code")
         if len(value) > 2:
             usual = len(value) == 3 and "display" in value
-            scope.seen[display if usual else beside.of(tuple(value))] += 1
+            scope.seen(display if usual else beside.of(tuple(value)))
         try:
             if scope.codes[system, code]:
                 return {"system": system, "code": code}
@@ -94,14 +94,14 @@ def concept(node: Node, general: Handler) -> Handler:
             return general(value, scope)
         if len(value) == 2 and "text" in value:
             if len(only) == 3 and "display" in only:
-                scope.seen[beside[2, 3]] += 1
+                scope.seen(beside[2, 3])
                 return {"coding": [{"system": system, "code": code}]}
             if len(only) == 2:
-                scope.seen[beside[2, 2]] += 1
+                scope.seen(beside[2, 2])
                 return {"coding": [{"system": system, "code": code}]}
         elif len(value) == 1:
             if len(only) == 3 and "display" in only:
-                scope.seen[beside[1, 3]] += 1
+                scope.seen(beside[1, 3])
                 return {"coding": [{"system": system, "code": code}]}
             if len(only) == 2:
                 return {"coding": [{"system": system, "code": code}]}
@@ -147,12 +147,12 @@ def measure(settings: Settings, node: Node) -> Handler:
         elif unit.__class__ is str and is_unit(unit):
             made["unit"] = unit
         if len(value) == 4 and len(made) == 3 and unit is not None:
-            scope.seen[unit_only] += 1
+            scope.seen(unit_only)
         elif len(value) != len(made):
             comparator = value.get("comparator")
             if comparator.__class__ is str and comparator in _COMPARATORS:
                 made["comparator"] = comparator
-            scope.seen[beside.of(tuple(value))] += 1
+            scope.seen(beside.of(tuple(value)))
             if "extension" in value and not made:
                 return _masked(value["extension"])
         if cap and made.get("value", 0) > cap and (is_age or code in _YEARS or unit in _YEARS):

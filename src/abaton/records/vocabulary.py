@@ -92,8 +92,7 @@ _ATC = _form(r"[A-Z](?:\d\d(?:[A-Z](?:[A-Z](?:\d\d)?)?)?)?")
 _LANGUAGE = _form(r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-(?:[A-Z]{2}|\d{3}))?")
 _COUNTRY = _form(r"[A-Z]{2,3}")
 _DIGITS = _form(r"\d{1,7}")
-is_language = _LANGUAGE
-is_currency = _form(r"[A-Z]{3}")
+_CURRENCY = _form(r"[A-Z]{3}")
 
 TERMINOLOGIES: Mapping[str, Callable[[str], bool]] = {
     "http://snomed.info/sct": is_snomed,
@@ -127,7 +126,7 @@ TERMINOLOGIES: Mapping[str, Callable[[str], bool]] = {
     "http://dicom.nema.org/resources/ontology/DCM": _form(r"\d{5,6}|[A-Z]{2}"),
     "urn:iso:std:iso:11073:10101": _form(r"\d{1,6}"),
     "urn:iso:std:iso:3166": _COUNTRY,
-    "urn:iso:std:iso:4217": is_currency,
+    "urn:iso:std:iso:4217": _CURRENCY,
     "urn:ietf:bcp:47": _LANGUAGE,
     "urn:ietf:rfc:3986": _form(r"(?:urn:oid:)?1\.2\.840\.10008\.5\.1\.4(?:\.\d{1,3}){1,8}"),
     "urn:oid:2.16.840.1.113883.6.238": _form(r"\d{4}-\d"),
@@ -228,7 +227,7 @@ def _bindings() -> dict[str, Callable[[str], bool]]:
     for kind, check in (("type", names), ("media", is_media_type), ("unit", is_unit)):
         for path in _source()["names"][kind].split(" "):
             made[path] = check
-    made["Money.currency"] = is_currency
+    made["Money.currency"] = _CURRENCY
     return made
 
 
@@ -238,7 +237,7 @@ def binding(type_name: str, element: str) -> Callable[[str], bool] | None:
     >>> binding("Patient", "gender")("female"), binding("Patient", "gender")("Smith")
     (True, False)
     """
-    return is_language if element == "language" else _bindings().get(f"{type_name}.{element}")
+    return _LANGUAGE if element == "language" else _bindings().get(f"{type_name}.{element}")
 
 
 def is_known(system: str, code: str) -> bool:
