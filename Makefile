@@ -39,7 +39,7 @@ bench: $(STAMP) ## Run the benchmarks (NAME=engine for one of them)
 
 docs: $(STAMP) ## Build the documentation site into site/
 	@$(PIP) -e '.[docs]'
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## Remove everything that was built or installed here
 	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

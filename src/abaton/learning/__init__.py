@@ -1,1 +1,49 @@
-"""Learners and evaluators: local training on one site's data."""
+"""Learners and evaluators: local training on one site's data.
+
+Networks are loaded when they are first used: `from abaton.learning import mlp` imports PyTorch, `import abaton`
+does not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from abaton.learning.learner import Learner, Update
+from abaton.learning.model import Examples, Model, Score, Trained
+
+if TYPE_CHECKING:
+    from abaton.learning.sklearn_model import SklearnModel
+    from abaton.learning.torch_model import TorchModel
+    from abaton.learning.zoo import cifar10_cnn, logistic, mlp, resnet50, shakespeare, sstc_cnn
+
+__all__ = [
+    "Examples",
+    "Learner",
+    "Model",
+    "Score",
+    "SklearnModel",
+    "TorchModel",
+    "Trained",
+    "Update",
+    "cifar10_cnn",
+    "logistic",
+    "mlp",
+    "resnet50",
+    "shakespeare",
+    "sstc_cnn",
+]
+
+_HEAVY = {
+    "SklearnModel": "abaton.learning.sklearn_model",
+    "TorchModel": "abaton.learning.torch_model",
+    **dict.fromkeys(
+        ("cifar10_cnn", "logistic", "mlp", "resnet50", "shakespeare", "sstc_cnn"), "abaton.learning.zoo"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HEAVY:
+        return getattr(import_module(_HEAVY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

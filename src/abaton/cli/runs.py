@@ -1,0 +1,165 @@
+"""``abaton demo``, ``runs``, ``show`` and ``resume``: start runs, look at them, finish them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from abaton.cli.output import emit, note, progress, table
+
+if TYPE_CHECKING:
+    from abaton.engines.drive import Watcher
+    from abaton.store import RunRow, Store
+
+StoreOption = typer.Option(
+    None, "--store", envvar="ABATON_STORE", help="Folder of the store; by default in the user's data folder."
+)
+JsonOption = typer.Option(False, "--json", help="Print as JSON.")
+
+
+def demo(
+    *,
+    seed: int = typer.Option(1990, help="Decides every random number: the same seed gives the same bits."),
+    rounds: int = typer.Option(30, min=1, help="How many rounds the hospitals train."),
+    quick: bool = typer.Option(False, "--quick", help="A small cohort and five rounds: a few seconds."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Let four synthetic hospitals train a model together, on this machine, under a simulated clock.
+
+    No hospital shows a patient's row: only model updates travel. The table compares the community model with what each
+    hospital reaches alone, and with all data in one pile. The run is kept: look at it again with 'abaton show'.
+    """
+    if quick:
+        rounds = min(rounds, 5)
+    scale = 0.3 if quick else 1.0
+    with _open(store) as opened, _watching(rounds) as watch:
+        from abaton.lab import demo as lab_demo
+        from abaton.lab.experiment import start
+
+        row = start(opened, lab_demo.recipe(seed=seed, rounds=rounds, scale=scale), watch)
+        community = opened.vectors.get(opened.models(row.run)[-1].digest)
+        rows = lab_demo.comparison(community, seed=seed, rounds=rounds, scale=scale)
+        data = {**_summary(opened, row), "comparison": rows}
+    if json:
+        emit(data)
+    else:
+        columns = ("model", "examples", "accuracy", "auroc")
+        table("four hospitals, one disease", columns, [[r[c] for c in columns] for r in rows])
+        _tell(data)
+        note(f"look at it again: abaton show {row.run}")
+
+
+def runs(*, store: Path | None = StoreOption, json: bool = JsonOption) -> None:
+    """List the runs in the store."""
+    with _open(store) as opened:
+        rows = [_summary(opened, row) for row in opened.runs()]
+    if json:
+        emit(rows)
+    elif rows:
+        columns = ("run", "created", "status", "versions", "updates", "bytes_up")
+        table(f"{len(rows)} runs", columns, [[row[column] for column in columns] for row in rows])
+    else:
+        note("no runs yet: start one with 'abaton demo'")
+
+
+def show(
+    run: str = typer.Argument(help="The run's name, or the beginning of it."),
+    *,
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Show a run: how it was made, how it went, and every version of its community model."""
+    with _open(store) as opened:
+        row = opened.run(run)
+        data = _summary(opened, row)
+        data["recipe"] = dict(row.recipe)
+        data["models"] = [
+            {"version": m.version, "at": m.at, "digest": m.digest, **m.metrics}
+            for m in opened.models(row.run)
+        ]
+    if json:
+        emit(data)
+        return
+    metrics = (
+        [name for name in data["models"][0] if name not in ("version", "at", "digest")]
+        if data["models"]
+        else []
+    )
+    rows = [[m["version"], m["at"], m["digest"][:12], *(m[name] for name in metrics)] for m in data["models"]]
+    table(f"versions of the community model, run {row.run}", ["version", "seconds", "digest", *metrics], rows)
+    _tell(data)
+
+
+def resume(
+    run: str = typer.Argument(help="The run's name, or the beginning of it."),
+    *,
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Bring a run that was cut off to its end; it ends with the same bits as if nothing had happened."""
+    with _open(store) as opened:
+        row = opened.run(run)
+        if row.status == "running":
+            from abaton.lab.experiment import resume as bring_to_end
+
+            with _watching(int(row.recipe["settings"]["rounds"])) as watch:
+                row = bring_to_end(opened, row, watch)
+        else:
+            note(f"run '{row.run}' is {row.status} already")
+        data = _summary(opened, row)
+    emit(data) if json else _tell(data)
+
+
+@contextmanager
+def _open(folder: Path | None) -> Iterator[Store]:
+    from abaton.store import Store, default_folder
+
+    with Store(folder or default_folder()) as store:
+        yield store
+
+
+@contextmanager
+def _watching(rounds: int) -> Iterator[Watcher]:
+    from abaton.control import Event, State
+
+    with progress() as bar:
+        shown = bar.add_task("training", total=rounds, detail="")
+
+        def watch(state: State, event: Event) -> None:
+            bar.update(shown, completed=state.version, detail=f"{event.at:,.1f} simulated seconds")
+
+        yield watch
+
+
+def _summary(store: Store, row: RunRow) -> dict[str, Any]:
+    status = row.status
+    if status == "running" and not store.is_held(row.run):
+        status = "interrupted"
+    result = row.result or {}
+    return {
+        "run": row.run,
+        "created": row.created[:19],
+        "engine": row.engine,
+        "status": status,
+        "reason": result.get("reason"),
+        "versions": result.get("version"),
+        "seconds": result.get("seconds"),
+        "updates": result.get("updates"),
+        "bytes_up": result.get("bytes_up"),
+        "digest": result.get("digest"),
+    }
+
+
+def _tell(data: dict[str, Any]) -> None:
+    if data["status"] == "interrupted":
+        note(f"run {data['run']} was cut off: bring it to its end with 'abaton resume {data['run']}'")
+    elif data["versions"] is not None:
+        note(
+            f"run {data['run']} is {data['status']}: {data['versions']} versions, {data['updates']} updates, "
+            f"{data['bytes_up']:,} bytes up, {data['seconds']:,.1f} simulated seconds, model {data['digest'][:12]}"
+        )

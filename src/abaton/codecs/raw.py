@@ -1,0 +1,54 @@
+"""``raw``: every number as it is, four bytes each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from abaton.codecs import wire
+from abaton.codecs.settings import line
+from abaton.codecs.sums import DecodedSum
+from abaton.errors import PayloadError
+
+if TYPE_CHECKING:
+    from abaton.codecs.contract import Key
+    from abaton.vectors.layout import Layout, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Sends the update unchanged: the yardstick for all other codecs."""
+
+    name: ClassVar[str] = "raw"
+    code: ClassVar[int] = 1
+    unbiased: ClassVar[bool] = True
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as little-endian float32."""
+        return wire.pack(self.code, layout, layout.check(update, whose="update").astype("<f4").data)
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The same numbers, bit for bit."""
+        body = wire.unpack(payload, self.code, layout).body
+        wire.exact(body, 4 * layout.size)
+        return finite(np.frombuffer(body, dtype="<f4").astype(np.float32))
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
+        """A plain sum."""
+        return DecodedSum(self, layout, round_key)
+
+
+def finite(values: Vector) -> Vector:
+    """The values, if all are finite: one NaN in a sum would spoil the community model."""
+    if not np.isfinite(values).all():
+        raise PayloadError(
+            "the payload holds a value that is not finite", remedy="refuse this learner's update"
+        )
+    return values

@@ -1,0 +1,197 @@
+"""What the controller hears and says: small values that can be written to a journal and read back.
+
+An event is something that happened; an instruction is something to be done. Models and payloads never travel inside
+them: they are named by the digest of their content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from abaton.control.adaptive import Thresholds
+from abaton.errors import StoreError
+
+Counts: TypeAlias = tuple[float, ...]
+"""What an evaluator counted, in a form that adds up over evaluators (see `control.score`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A learner is there and ready to train."""
+
+    at: float
+    learner: str
+    examples: int
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A learner has gone and will not answer any more."""
+
+    at: float
+    learner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A learner's update has arrived."""
+
+    at: float
+    learner: str
+    task: str
+    payload: str
+    size: int
+    steps: int
+    examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    score: Counts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An evaluator has scored another learner's model on its own validation set."""
+
+    at: float
+    learner: str
+    task: str
+    score: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A time that the controller asked to be woken at has come."""
+
+    at: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task will not be answered; the reason is one of a few fixed words, never free text."""
+
+    at: float
+    learner: str
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How a learner trains before it sends its update.
+
+    Attributes:
+        epochs: passes over the data; the most there may be, if the learner decides itself when to send.
+        batch_size: examples in a step.
+        learning_rate, momentum: of the solver (Metis, Eq. 2).
+        adaptive: thresholds of a learner that decides itself when to send.
+        committed: how many steps had been committed when it was asked.
+        staleness_limit: the effective staleness above which it sends.
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+    adaptive: Thresholds | None = None
+    committed: int = 0
+    staleness_limit: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Let a learner train, starting from a version of the community model."""
+
+    task: str
+    learner: str
+    version: int
+    settings: TrainSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Let an evaluator score the model that another learner sent with a task."""
+
+    task: str
+    learner: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nobody waits for a task any more."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send a tick at a time."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Take a learner's share out of the mix."""
+
+    learner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Let a learner's update, made from a version of the community model, enter the mix with a weight."""
+
+    learner: str
+    task: str
+    version: int
+    payload: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make the mix of all commits the next version of the community model."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the run."""
+
+    reason: str
+
+
+Event: TypeAlias = Joined | Left | Arrived | Scored | Failed | Tick
+Instruction: TypeAlias = Train | Evaluate | Commit | Retire | Publish | Wake | Cancel | Stop
+
+_EVENTS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick)
+}
+
+
+def to_row(event: Event) -> tuple[str, dict[str, Any]]:
+    """An event as a kind and plain values, ready for the journal.
+
+    >>> to_row(Left(at=2.0, learner="cleveland"))
+    ('Left', {'at': 2.0, 'learner': 'cleveland'})
+    """
+    values = ((name, getattr(event, name)) for name in event.__slots__)
+    return type(event).__name__, {name: list(v) if isinstance(v, tuple) else v for name, v in values}
+
+
+def from_row(kind: str, body: Mapping[str, Any]) -> Event:
+    """The event that a journal row holds."""
+    try:
+        # JSON knows lists only; what an evaluator counted is a tuple.
+        plain: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in body.items()}
+        return _EVENTS[kind](**plain)
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"the journal holds an event '{kind}' that this version does not know",
+            remedy="open it with the version of Abaton that wrote it",
+        ) from error

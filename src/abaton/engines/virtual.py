@@ -1,0 +1,184 @@
+"""The virtual engine: a federation of hours, simulated in seconds, the same bits every time.
+
+A heap of (time, sequence, kind, task) is all there is. Training is real; compute, download and upload times are
+simulated, the upload from the real number of encoded bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
+from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.errors import SettingsError
+from abaton.learning import Learner
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a simulated learner computes and communicates.
+
+    Attributes:
+        speed: training batches a second.
+        bandwidth: bytes a second, each way.
+        latency: seconds that each message takes besides its bytes.
+        dropout: the chance that a task is never answered.
+        joins, leaves: when the learner comes and goes, in seconds.
+        group: which group of learners it belongs to, such as fast or slow.
+    """
+
+    speed: float = 100.0
+    bandwidth: float = 1.25e6
+    latency: float = 0.05
+    dropout: float = 0.0
+    joins: float = 0.0
+    leaves: float = float("inf")
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("speed", "bandwidth"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(
+                    f"{name} is {getattr(self, name)}", where="profile", remedy="use a number above 0"
+                )
+        if not self.latency >= 0:
+            raise SettingsError(f"latency is {self.latency}", where="profile", remedy="use 0 or more seconds")
+        if not 0 <= self.dropout <= 1:
+            raise SettingsError(
+                f"dropout is {self.dropout}", where="profile", remedy="use a chance from 0 to 1"
+            )
+        if not 0 <= self.joins < self.leaves:
+            raise SettingsError(
+                "a learner leaves before it joins", where="profile", remedy="let joins < leaves"
+            )
+
+
+class VirtualEngine:
+    """Learners in this process under a simulated clock.
+
+    Args:
+        learners: who takes part.
+        profiles: how fast each of them is; those not named get the default.
+        keep: stores a payload and returns its digest.
+        seed: decides which tasks are dropped.
+        finished: answers of an earlier life of this run, by task: they are used instead of training again.
+    """
+
+    real: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        learners: Mapping[str, Learner],
+        profiles: Mapping[str, Profile],
+        *,
+        keep: Callable[[bytes], str],
+        seed: int,
+        finished: Mapping[str, Arrived] | None = None,
+    ) -> None:
+        self._learners, self._keep, self._seed = learners, keep, seed
+        self._profiles = {name: profiles.get(name, Profile()) for name in learners}
+        self._finished = finished or {}
+        self._tasks: dict[str, Task] = {}
+        self._answers: dict[str, Arrived] = {}
+        self._seen: set[str] = set()
+        self._heap: list[tuple[float, int, str, str]] = []
+        self._sequence = 0
+        self._now, self._committed = 0.0, 0
+        for name, profile in self._profiles.items():
+            self._push(profile.joins, "joins", name)
+            if profile.leaves != float("inf"):
+                self._push(profile.leaves, "leaves", name)
+
+    def now(self) -> float:
+        """The simulated time in seconds."""
+        return self._now
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Start tasks at the present moment of simulated time."""
+        for task in tasks:
+            if task.key in self._seen:
+                continue
+            self._seen.add(task.key)
+            self._tasks[task.key] = task
+            learner, profile = self._learners[task.learner], self._profiles[task.learner]
+            started = self._now + profile.latency + task.model.nbytes / profile.bandwidth
+            if isinstance(task, EvaluateTask):
+                # Evaluators are a service of their own: they work while their learner trains.
+                busy = learner.evaluation_steps / profile.speed
+                self._push(started + busy + profile.latency, "scored", task.key)
+                continue
+            busy = learner.steps(task.settings) / profile.speed
+            if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
+                self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
+            else:
+                self._push(started + busy, "trained", task.key)
+
+    def set_timer(self, name: str, at: float) -> None:
+        """Ask for a tick at a simulated time."""
+        self._push(at, "ticks", name)
+
+    def cancel(self, key: str) -> None:
+        """Forget a task; nothing of it is heard any more."""
+        self._tasks.pop(key, None)
+
+    def tell(self, committed: int) -> None:
+        """Let learners know how many steps have been committed: here they know at once."""
+        self._committed = committed
+
+    def events(self) -> Sequence[Event]:
+        """The next event, after simulating everything that nobody hears of."""
+        while self._heap:
+            self._now, _, kind, name = heapq.heappop(self._heap)
+            event = self._happen(kind, name)
+            if event is not None:
+                return (event,)
+        return ()
+
+    def _happen(self, kind: str, name: str) -> Event | None:
+        if kind == "joins":
+            return Joined(self._now, name, len(self._learners[name].examples), self._profiles[name].group)
+        if kind == "leaves":
+            return Left(self._now, name)
+        if kind == "ticks":
+            return Tick(self._now, name)
+        task = self._tasks.get(name)
+        if task is None or self._profiles[task.learner].leaves <= self._now:
+            self._tasks.pop(name, None)
+            return None  # cancelled, or its learner left in the middle: nobody answers
+        if kind == "trained":
+            assert isinstance(task, TrainTask)
+            profile = self._profiles[task.learner]
+            self._answers[name] = answer = self._answer(task)
+            self._push(self._now + profile.latency + answer.size / profile.bandwidth, "arrives", name)
+            return None
+        del self._tasks[name]
+        if kind == "drops":
+            return Failed(self._now, task.learner, name, "dropped out")
+        if kind == "scored":
+            return Scored(self._now, task.learner, name, self._learners[task.learner].evaluate(task.model))
+        return replace(self._answers.pop(name), at=self._now)
+
+    def _answer(self, task: TrainTask) -> Arrived:
+        learner = self._learners[task.learner]
+        known = self._finished.get(task.key)
+        if known is not None and learner.forgetful:
+            return known
+        update = learner.train(task.key, task.version, task.model, task.settings)
+        return Arrived(
+            at=self._now,
+            learner=task.learner,
+            task=task.key,
+            payload=self._keep(update.payload),
+            size=len(update.payload),
+            steps=update.steps,
+            examples=len(learner.examples),
+            metrics={"loss": update.loss},
+            score=update.score,
+        )
+
+    def _push(self, at: float, kind: str, name: str) -> None:
+        heapq.heappush(self._heap, (at, self._sequence, kind, name))
+        self._sequence += 1

@@ -1,0 +1,101 @@
+"""A model as the rest of Abaton sees it: a layout, an initial vector, training and scoring on one site's examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.control.messages import TrainSettings
+from abaton.errors import SettingsError
+from abaton.vectors import Layout, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Inputs and labels of one site, row by row.
+
+    >>> len(Examples(np.zeros((3, 2), np.float32), np.array([0, 1, 0])))
+    3
+    """
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise SettingsError(
+                f"there are {len(self.x)} inputs but {len(self.y)} labels",
+                remedy="give each row exactly one label",
+            )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training gave: the new model, and what stays at the site.
+
+    Attributes:
+        vector: the trained model; the model it started from is unchanged.
+        steps: how many batches were applied.
+        loss: mean training loss of the last epoch.
+        local: tensors that never leave the site (running statistics of normalisation layers).
+    """
+
+    vector: Vector
+    steps: int
+    loss: float
+    local: Mapping[str, Vector] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good a model is on some examples: the mean loss and the predictions."""
+
+    loss: float
+    predictions: NDArray[Any]
+
+
+class Model(Protocol):
+    """Something that can be trained from a flat vector and scored."""
+
+    @property
+    def layout(self) -> Layout:
+        """Which part of the vector is which tensor."""
+
+    def initial(self, seed: int) -> Vector:
+        """The model before any training; the same seed gives the same model."""
+
+    def steps(self, examples: int, settings: TrainSettings) -> int:
+        """How many batches training on so many examples takes."""
+
+    def train(
+        self,
+        vector: Vector,
+        data: Examples,
+        settings: TrainSettings,
+        shuffle: np.random.Generator,
+        local: Mapping[str, Vector] | None = None,
+    ) -> Trained:
+        """Train from a vector on a site's examples."""
+
+    def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
+        """Predict a site's examples: probabilities per class, or values for a regression."""
+
+
+def batches(examples: int, settings: TrainSettings) -> int:
+    """How many batches so many examples give in all epochs."""
+    return settings.epochs * -(-examples // settings.batch_size)
+
+
+def require_examples(data: Examples) -> None:
+    """Refuse to train or score on nothing."""
+    if len(data) == 0:
+        raise SettingsError(
+            "there are no examples", remedy="check the site's cohort with 'abaton site check'"
+        )

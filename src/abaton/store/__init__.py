@@ -1,0 +1,19 @@
+"""Where runs, journals, models and payloads are kept."""
+
+from abaton.store.blobs import Models, digest_of, model_digest, write_atomically
+from abaton.store.journal import Journal
+from abaton.store.pack import Pack
+from abaton.store.store import ModelRow, RunRow, Store, default_folder
+
+__all__ = [
+    "Journal",
+    "ModelRow",
+    "Models",
+    "Pack",
+    "RunRow",
+    "Store",
+    "default_folder",
+    "digest_of",
+    "model_digest",
+    "write_atomically",
+]

@@ -1,0 +1,114 @@
+"""The journal: every event of a run in order, written before it is acted on, checked when it is lived through again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sql
+
+from abaton.errors import StoreError
+from abaton.store import schema
+from abaton.store.pack import Pack
+from abaton.store.store import ModelRow, Store
+
+Row = tuple[str, Mapping[str, Any]]
+
+_MOST_WAITING = 512
+_LONGEST_WAIT = 0.25
+
+
+class Journal:
+    """The journal of one run: its events, the payloads they name, and the versions that were published.
+
+    A journal that already holds events compares what it is given with them: a resumed run that took another turn is
+    stopped at once. Rows are written together, at the latest when `flush` is called. An engine that lets anything leave
+    the process must flush first; under the virtual clock nothing leaves, and what a crash loses is lived through again.
+    """
+
+    def __init__(self, store: Store, run: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.store, self.run = store, run
+        self._clock, self._flushed = clock, clock()
+        self._events: list[dict[str, Any]] = []
+        self._models: list[dict[str, Any]] = []
+        with store.reading() as connection:
+            table = schema.events
+            last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
+            places = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run)).all()
+        self.known = 0 if last is None else last + 1
+        known_places = {place.digest: (place.offset, place.size) for place in places}
+        self.payloads = Pack(store.folder / "payloads" / f"{run}.pack", known_places)
+        self._versions = {row.version: row.digest for row in store.models(run)}
+        self._replayed = self.rows() if self.known else iter(())
+        self.length = 0
+
+    def rows(self) -> Iterator[Row]:
+        """The events that are written down, in order."""
+        table = schema.events
+        chosen = (
+            sql.select(table.c.kind, table.c.body).where(table.c.run == self.run).order_by(table.c.sequence)
+        )
+        after = -1
+        while True:
+            with self.store.reading() as connection:
+                part = chosen.add_columns(table.c.sequence).where(table.c.sequence > after).limit(1000)
+                found = connection.execute(part).all()
+            yield from ((kind, body) for kind, body, _ in found)
+            if len(found) < 1000:
+                return
+            after = found[-1][2]
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Write an event down, or check that it is the one that was written down."""
+        if self.length < self.known:
+            if next(self._replayed) != (kind, body):
+                raise StoreError(
+                    f"run '{self.run}' takes another turn than it did at event {self.length}",
+                    where=f"journal of {self.run}",
+                    remedy="resume it with the same version of Abaton and the same data, or start a new run",
+                )
+        else:
+            row = {
+                "run": self.run,
+                "sequence": self.length,
+                "at": body["at"],
+                "kind": kind,
+                "body": dict(body),
+            }
+            self._events.append(row)
+            if len(self._events) >= _MOST_WAITING or self._clock() - self._flushed > _LONGEST_WAIT:
+                self.flush()
+        self.length += 1
+
+    def is_published(self, version: int, digest: str) -> bool:
+        """Whether a version is written down already; it must then have come out with the same digest."""
+        if version not in self._versions:
+            return False
+        if self._versions[version] != digest:
+            raise StoreError(
+                f"version {version} of run '{self.run}' does not come out as it did",
+                where=f"journal of {self.run}",
+                remedy="resume it with the same version of Abaton and the same data, or start a new run",
+            )
+
+        return True
+
+    def publish(self, model: ModelRow) -> None:
+        """Write down a new version of the community model."""
+        self._models.append({"run": self.run, **{f: getattr(model, f) for f in model.__slots__}})
+
+    def flush(self) -> None:
+        """Make everything so far survive a crash: payloads first, then the events that name them."""
+        placed = [
+            {"run": self.run, "digest": digest, "offset": offset, "size": size}
+            for digest, (offset, size) in self.payloads.write().items()
+        ]
+        with self.store.reading() as connection:
+            if placed:
+                connection.execute(schema.payloads.insert(), placed)
+            if self._events:
+                connection.execute(schema.events.insert(), self._events)
+            if self._models:
+                connection.execute(schema.models.insert(), self._models)
+        self._events, self._models, self._flushed = [], [], self._clock()

@@ -1,0 +1,205 @@
+"""The store: every run with its journal and models, in one folder that can be copied, backed up and read again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import sqlalchemy as sql
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
+
+from abaton.errors import SettingsError, StoreError
+from abaton.store import schema
+from abaton.store.blobs import Models, writing
+
+
+def default_folder() -> Path:
+    """Where the store is unless told otherwise: ABATON_STORE, or the user's data folder."""
+    chosen = os.environ.get("ABATON_STORE")
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(chosen) if chosen else Path(data) / "abaton"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run as the store knows it."""
+
+    run: str
+    created: str
+    engine: str
+    recipe: Mapping[str, Any]
+    layout: str
+    status: str
+    result: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One published version of a community model."""
+
+    version: int
+    at: float
+    digest: str
+    metrics: Mapping[str, float]
+
+
+class Store:
+    """Runs, journals and models in a folder: an embedded database and files named by their content."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+        self.database = folder / "abaton.db"
+        self.vectors = Models(folder / "models")
+        self._engine = sql.create_engine(f"sqlite:///{self.database}", connect_args={"timeout": 30})
+        sql.event.listen(self._engine, "connect", _prepare)
+        with self._alone(), self.reading() as connection:
+            schema.metadata.create_all(connection)
+            found = connection.scalar(sql.select(schema.about.c.schema))
+            if found is None:
+                connection.execute(schema.about.insert().values(schema=schema.VERSION))
+            elif found != schema.VERSION:
+                raise StoreError(
+                    f"the store has form {found}, this version of Abaton reads form {schema.VERSION}",
+                    where=str(self.database),
+                    remedy="use the version of Abaton that wrote it, or another folder with --store",
+                )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for other processes that are opening the same store: only one of them may create its tables."""
+        with writing(self.folder):
+            handle = (self.folder / "opening.lock").open("a")
+        with handle:
+            fcntl.flock(handle.fileno(), fcntl.LOCK_EX)
+            yield
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sql.Connection]:
+        """A transaction; whatever the database complains about becomes one clear line."""
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except IntegrityError:
+            raise
+        except OperationalError as error:
+            raise StoreError(
+                f"the store cannot be used: {error.orig}",
+                where=str(self.database),
+                remedy="check that the disk has space and that you may write there",
+            ) from error
+        except DatabaseError as error:
+            raise StoreError(
+                "the store's database is damaged",
+                where=str(self.database),
+                remedy="restore it from a backup, or move it away and start again",
+            ) from error
+
+    def add_run(self, row: RunRow) -> None:
+        """Enter a new run."""
+        with self.reading() as connection:
+            try:
+                connection.execute(schema.runs.insert().values(**{f: getattr(row, f) for f in row.__slots__}))
+            except IntegrityError:
+                raise SettingsError(
+                    f"there is already a run '{row.run}'", remedy="choose another name"
+                ) from None
+
+    def finish_run(self, run: str, status: str, result: Mapping[str, Any]) -> None:
+        """Write down how a run ended."""
+        with self.reading() as connection:
+            chosen = schema.runs.update().where(schema.runs.c.run == run)
+            connection.execute(chosen.values(status=status, result=dict(result)))
+
+    def runs(self) -> list[RunRow]:
+        """All runs, the oldest first."""
+        with self.reading() as connection:
+            rows = connection.execute(
+                sql.select(schema.runs).order_by(schema.runs.c.created, schema.runs.c.run)
+            )
+            return [RunRow(**row) for row in rows.mappings()]
+
+    def run(self, name: str) -> RunRow:
+        """One run by its name or the beginning of it."""
+        every = self.runs()
+        found = [row for row in every if row.run == name] or [
+            row for row in every if row.run.startswith(name)
+        ]
+        if len(found) == 1:
+            return found[0]
+        what = f"there is no run '{name}'" if not found else f"'{name}' fits {len(found)} runs"
+        raise SettingsError(what, where=f"store {self.folder}", remedy="list the runs with 'abaton runs'")
+
+    def models(self, run: str) -> list[ModelRow]:
+        """The published versions of a run's community model."""
+        table = schema.models
+        with self.reading() as connection:
+            columns = (table.c.version, table.c.at, table.c.digest, table.c.metrics)
+            rows = connection.execute(
+                sql.select(*columns).where(table.c.run == run).order_by(table.c.version)
+            )
+            return [ModelRow(**row) for row in rows.mappings()]
+
+    @contextlib.contextmanager
+    def holding(self, run: str) -> Iterator[None]:
+        """Hold a run while working on it, so that no second process does; let go at the end or at a crash."""
+        path = self._lock_file(run)
+        with writing(path.parent):
+            path.parent.mkdir(exist_ok=True)
+            handle = path.open("a")
+        with handle:
+            if not _lock(handle.fileno(), fcntl.LOCK_EX):
+                raise StoreError(
+                    f"run '{run}' is being worked on by another process", remedy="wait for it to end"
+                )
+            yield
+
+    def is_held(self, run: str) -> bool:
+        """Whether a process is working on a run at this moment."""
+        path = self._lock_file(run)
+        if not path.exists():
+            return False
+        with path.open() as handle:
+            return not _lock(handle.fileno(), fcntl.LOCK_SH)
+
+    def _lock_file(self, run: str) -> Path:
+        return self.folder / "locks" / f"{run}.lock"
+
+
+def _lock(handle: int, kind: int) -> bool:
+    for pause in (0.0, 0.02, 0.1):  # somebody who only looks holds it for microseconds
+        time.sleep(pause)
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _prepare(connection: Any, _record: Any) -> None:
+    # With a write-ahead log a killed process loses nothing that was committed, and readers never wait.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")

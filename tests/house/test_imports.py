@@ -1,0 +1,125 @@
+"""Which room may use which, and what stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "abaton"
+
+# design: a room may use the rooms it names, never the others
+MAY_USE = {
+    "errors": set(),
+    "canonical": {"errors"},
+    "vectors": {"errors"},
+    "codecs": {"errors", "vectors"},
+    "control": {"errors", "vectors", "codecs"},
+    "learning": {"errors", "vectors", "codecs", "control"},
+    "records": {"errors"},
+    "store": {"errors"},
+    "governance": {"errors", "canonical", "records", "store"},
+    "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
+}
+
+# Modules that are pure: no clock, socket, thread, file or framework.
+PURE = ("canonical.py", "vectors/layout.py", "codecs", "control")
+FORBIDDEN = {
+    "asyncio", "datetime", "fastapi", "flwr", "http", "io", "multiprocessing", "os", "pathlib", "random", "ray",
+    "requests", "shutil", "socket", "sqlalchemy", "sqlite3", "subprocess", "tempfile", "threading", "time", "torch",
+    "urllib", "uvicorn",
+}  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def files(room: str) -> list[Path]:
+    path = PACKAGE / room
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path if path.suffix else path.with_suffix(".py")]
+
+
+@pytest.mark.parametrize("room", MAY_USE)
+def test_import_arrows_point_the_way_the_design_says(room):
+    for path in files(room):
+        rooms = {name.split(".")[1] for name in imports(path) if name.startswith("abaton.")} - {
+            "__version__",
+            room,
+        }
+        assert rooms <= MAY_USE[room], f"{path.relative_to(PACKAGE)} uses {sorted(rooms - MAY_USE[room])}"
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_pure_modules_import_no_clock_socket_thread_file_or_framework(room):
+    for path in files(room):
+        found = {name.split(".")[0] for name in imports(path)} & FORBIDDEN
+        assert not found, f"{path.relative_to(PACKAGE)} imports {sorted(found)}"
+
+
+def test_pure_modules_open_no_file():
+    for room in PURE:
+        for path in files(room):
+            calls = {
+                n.func.id
+                for n in ast.walk(ast.parse(path.read_text()))
+                if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+            }
+            assert not calls & {"open", "print", "input", "eval", "exec", "compile"}, path
+
+
+def test_nothing_is_ever_unpickled():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        assert not {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"} & {
+            n.split(".")[0] for n in imports(path)
+        }, path
+        assert "torch.load(" not in path.read_text(), path
+
+
+@pytest.mark.parametrize("words", ["import abaton", "from abaton.cli import app"])
+def test_starting_is_light(words):
+    heavy = (
+        "torch",
+        "numba",
+        "fastapi",
+        "sklearn",
+        "polars",
+        "plotly",
+        "sqlalchemy",
+        "scipy",
+        "pydantic",
+        "numpy",
+    )
+    code = f"{words}\nimport sys\nprint([m for m in {heavy} if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
+
+
+def test_help_is_light_too():
+    code = (
+        "import sys\nsys.argv = ['abaton', '--help']\nfrom abaton.cli import app\n"
+        "try:\n    app()\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('torch', 'numba', 'fastapi', 'polars', 'sqlalchemy', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_a_torch_model_is_what_imports_torch():
+    code = (
+        "import sys, abaton.learning, abaton.engines, abaton.control, abaton.codecs, abaton.store\n"
+        "assert 'torch' not in sys.modules and 'sklearn' not in sys.modules and 'numba' not in sys.modules\n"
+        "from abaton.learning import mlp\nassert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,141 @@
+"""Runs that are cut off, looked at, and brought to their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from abaton.errors import LayoutError, SettingsError, StoreError
+from abaton.lab import demo
+from abaton.lab.experiment import build, resume, start
+from abaton.learning import Learner
+from abaton.store import Store
+
+RECIPE = demo.recipe(seed=7, rounds=4, scale=0.1)
+
+
+def digests(store: Store, run: str) -> list[str]:
+    return [model.digest for model in store.models(run)]
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def crash_after(count: int):
+    left = [count]
+
+    def watch(*_: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Crash
+
+    return watch
+
+
+def test_resume_from_any_event_ends_with_the_same_digests(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path / "whole") as whole:
+        row = start(whole, RECIPE)
+        expected, events = digests(whole, row.run), whole.run(row.run).result["updates"]
+    assert row.status == "finished"
+    for cut in range(1, events + 4):
+        with Store(tmp_path / str(cut)) as store:
+            with pytest.raises(Crash):
+                start(store, RECIPE, crash_after(cut))
+            (row,) = store.runs()
+            assert (row.status, store.is_held(row.run)) == ("running", False)
+            assert resume(store, row).status == "finished"
+            assert digests(store, row.run) == expected
+
+
+def test_resume_does_not_train_again_what_was_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    trained: list[str] = []
+    original = Learner.train
+    monkeypatch.setattr(
+        Learner, "train", lambda self, task, *rest: trained.append(task) or original(self, task, *rest)
+    )
+    with Store(tmp_path) as store:
+        with pytest.raises(Crash):
+            start(store, RECIPE, crash_after(12))
+        before = len(trained)
+        resume(store, store.runs()[0])
+    again = len(trained) - len(set(trained))
+    assert before > 4
+    assert again <= 4, "at most what was under way when it was cut off"
+
+
+def test_lost_payloads_are_trained_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path) as store:
+        expected = digests(store, start(store, RECIPE).run)
+        with pytest.raises(Crash):
+            start(store, RECIPE, crash_after(12))
+        row = store.runs()[-1]
+        with store.reading() as connection:
+            connection.exec_driver_sql("DELETE FROM payloads")
+        resume(store, row)
+        assert digests(store, row.run) == expected
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_middle_and_resume(tmp_path):
+    recipe = ["demo", "--rounds", "60", "--seed", "3"]
+    environment = {**os.environ, "ABATON_STORE": str(tmp_path / "killed")}
+    command = [sys.executable, "-c", "from abaton.cli import main; main()"]
+    child = subprocess.Popen(
+        [*command, *recipe], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and child.poll() is None:
+        time.sleep(0.05)
+        if (tmp_path / "killed" / "abaton.db").exists():
+            with Store(tmp_path / "killed") as store:
+                if store.runs() and len(digests(store, store.runs()[0].run)) > 3:
+                    break
+    assert child.poll() is None, "it was still running"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    with Store(tmp_path / "killed") as store:
+        (row,) = store.runs()
+        assert row.status == "running"
+        assert 3 < len(digests(store, row.run)) < 61
+    subprocess.run([*command, "resume", row.run], env=environment, check=True, capture_output=True)
+    whole = {**environment, "ABATON_STORE": str(tmp_path / "whole")}
+    subprocess.run([*command, *recipe], env=whole, check=True, capture_output=True)
+    with Store(tmp_path / "killed") as killed, Store(tmp_path / "whole") as undisturbed:
+        assert digests(killed, row.run) == digests(undisturbed, undisturbed.runs()[0].run)
+        assert len(digests(killed, row.run)) == 61
+
+
+def test_a_run_whose_model_has_changed_is_not_resumed(tmp_path, monkeypatch):
+    with Store(tmp_path) as store:
+        with pytest.raises(Crash):
+            start(store, RECIPE, crash_after(3))
+        from abaton.learning import mlp
+
+        monkeypatch.setattr(demo, "network", lambda: mlp(features=8, hidden=(5,)))
+        with pytest.raises(LayoutError, match="start a new run"):
+            resume(store, store.runs()[0])
+
+
+def test_a_run_whose_data_have_changed_is_stopped_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path) as store:
+        with pytest.raises(Crash):
+            start(store, RECIPE, crash_after(9))
+        original = demo.split
+        monkeypatch.setattr(demo, "split", lambda seed, scale: original(seed + 1, scale * 2))
+        with pytest.raises(StoreError, match="another turn|does not come out"):
+            resume(store, store.runs()[0])
+
+
+def test_an_unknown_recipe_is_refused():
+    with pytest.raises(SettingsError, match="no recipe 'nothing'"):
+        build({"name": "nothing", "settings": {}})
