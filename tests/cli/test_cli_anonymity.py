@@ -1,9 +1,11 @@
 import json
 import sys
+from datetime import date
 
 import pytest
 
 from abaton.cli import main
+from abaton.study import starter, study_from_toml, write_bundle, write_toml
 
 STUDY = """
 [privacy.anonymity]
@@ -94,3 +96,19 @@ def test_the_report_is_written_for_a_person_and_for_a_machine(study, monkeypatch
     assert page.startswith("<!doctype html>")
     assert "Karolidis" not in page + json.dumps(report)
     assert run(monkeypatch, "in.csv", "--study", "study.toml", "--report", "privacy.pdf") == 2
+
+
+@pytest.mark.parametrize("form", ["study.toml", "study.json"])
+def test_a_whole_study_document_tells_the_report_what_it_is_for(tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    made = study_from_toml(starter("study.toml", date(2026, 1, 1)))
+    text = write_toml(made) if form == "study.toml" else json.dumps(write_bundle(made))
+    (tmp_path / form).write_text(text)
+    (tmp_path / "in.csv").write_text("age,sex\n" + "31,f\n34,f\n" * 3)
+    assert run(monkeypatch, "in.csv", "--study", form, "--report", "privacy.json") == 0
+    report = json.loads((tmp_path / "privacy.json").read_text())
+    assert report["study"]["title"] == made.study.title
+    assert report["study"]["legal_basis"] == made.study.legal_basis
+    assert report["study"]["document_sha256"] == made.hash
+    assert report["custody"]["recipients"] == [made.centre.name]
+    assert report["anonymity"]["node"] == [1, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,16 @@ from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
     from abaton.records.anonymity.outcome import Outcome
-    from abaton.report import PrivacyInputs, StudyFacts
+    from abaton.records.anonymity.settings import AnonymitySettings
+    from abaton.report import PrivacyInputs
 
 
 def anonymity(
     source: Path = typer.Argument(..., metavar="TABLE", help="CSV, TSV, Parquet or NDJSON."),
     *,
-    study: Path = typer.Option(..., "--study", help="The study document (TOML)."),
+    study: Path = typer.Option(
+        ..., "--study", help="The study document (study.toml or an InteropEHRate Bundle)."
+    ),
     enforce: bool = typer.Option(False, "--enforce", help="Write the anonymous table."),
     out: Path | None = typer.Option(None, "--out", help="Where to (default: NAME.anonymous.SUFFIX here)."),
     report: Path | None = typer.Option(None, "--report", help="Write the privacy report (.html or .json)."),
@@ -35,11 +39,11 @@ def anonymity(
     The search finds the coarsening that loses least; rows that stay rare are left out, up to the study's
     limit. Without --enforce nothing is written: the table's measures and the best coarsening are shown.
     """
-    from abaton.records.anonymity import examine, read_settings
+    from abaton.records.anonymity import examine
     from abaton.records.anonymity.files import scan, separator_of, write
 
-    settings = read_settings(study)
-    inputs = _inputs(report, supplied)
+    settings, known = _study(study)
+    inputs = _completed(_inputs(report, supplied), known)
     target = _target(source, out) if enforce else None
     frame = scan(source, separator=separator)
     outcome = examine(frame, settings, folder=study.parent)
@@ -52,7 +56,7 @@ def anonymity(
         row |= {"out": str(target), "columns_left_out": dropped}
         note(f"wrote {target}; columns left out: {', '.join(dropped) or 'none'}")
     if report is not None:
-        _report(report, replace(inputs, anonymity=outcome.row(), study=_pinned(inputs.study, study)))
+        _report(report, replace(inputs, anonymity=outcome.row()))
     emit(row) if json else _print(outcome)
     if enforce and outcome.refusal is not None:
         raise Refused("nothing was written", where=str(source), remedy="see the reason above")
@@ -90,13 +94,47 @@ def _inputs(report: Path | None, supplied: Path | None) -> PrivacyInputs:
     return inputs_from(parts, where=str(supplied))
 
 
-def _pinned(facts: StudyFacts | None, study: Path) -> StudyFacts:
-    """The study's facts with the hash of the very document that was used."""
+def _study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
+    """What the study asks, and what its document says for the report.
+
+    A TOML file with nothing but the table ``[privacy.anonymity]`` will do where only a table is measured.
+    """
     import hashlib
 
-    from abaton.report import StudyFacts
+    from abaton.records.anonymity import read_settings
+    from abaton.report import Custody, PrivacyInputs, StudyFacts
+    from abaton.study import load_study
 
-    return replace(facts or StudyFacts(), document_sha256=hashlib.sha256(study.read_bytes()).hexdigest())
+    if _is_fragment(path):
+        settings = read_settings(path)
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        return settings, PrivacyInputs(study=StudyFacts(document_sha256=sha256))
+    study = load_study(path)
+    if study.privacy.anonymity is None:
+        raise SettingsError(
+            "the study asks for no anonymity", where=str(path), remedy="add [privacy.anonymity]"
+        )
+    head = study.study
+    purpose = f"{head.purpose.value}: {head.question}" if head.question else head.purpose.value
+    facts = StudyFacts(head.title, purpose, head.legal_basis, study.hash)
+    custody = Custody(retention=head.retention, recipients=(study.centre.name,))
+    return study.privacy.anonymity, PrivacyInputs(study=facts, custody=custody)
+
+
+def _is_fragment(path: Path) -> bool:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return "study" not in document
+
+
+def _completed(supplied: PrivacyInputs, known: PrivacyInputs) -> PrivacyInputs:
+    """What was supplied, filled up with what the study document says; its hash is always the document's."""
+    study, custody = supplied.study or known.study, supplied.custody or known.custody
+    if study is not None and known.study is not None:
+        study = replace(study, document_sha256=known.study.document_sha256)
+    return replace(supplied, study=study, custody=custody)
 
 
 def _report(path: Path, inputs: PrivacyInputs) -> None:

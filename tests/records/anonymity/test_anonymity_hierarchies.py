@@ -72,6 +72,8 @@ def test_numbers_match_however_they_are_written():
     rows = TableHierarchy((("63", "60s"), ("063", "code")))
     made = ladder(QuasiIdentifier("x", rows), ["63.0", "63", "063"])
     assert aliases(made, ["63.0", "63", "063"]) == {"63.0": 1, "63": 1, "063": 0}
+    made = ladder(QuasiIdentifier("x", TableHierarchy((("0.0", "*"), ("1.0", "*")))), ["0", "1"])
+    assert aliases(made, ["0", "1", "1.0"]) == {"0": 0, "1": 1, "1.0": 1}
     made = ladder(QuasiIdentifier("x", BinHierarchy((5.0,))), ["7", "7.00", "7.5", None])
     assert aliases(made, ["7", "7.00", "7.5", None]) == {"7": 0, "7.00": 0, "7.5": 1, None: 2}
 

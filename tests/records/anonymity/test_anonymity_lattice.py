@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from abaton.errors import Refused
 from abaton.records.anonymity import (
     AnonymitySettings,
+    BinHierarchy,
     Closeness,
     Diversity,
     FileHierarchy,
@@ -109,6 +110,12 @@ def test_one_value_only_loses_nothing():
     made = examine(pl.DataFrame({"x": ["a", "a"]}), asked)
     assert made.shown.node == (0,)
     assert made.after.utility.loss == 0
+
+
+def test_of_equally_good_nodes_the_finer_one_wins():
+    quasi = (QuasiIdentifier("age", BinHierarchy((5.0,))), QuasiIdentifier("sex"))
+    frame = pl.DataFrame({"age": [31, 34] * 3, "sex": ["f"] * 6})
+    assert examine(frame, AnonymitySettings(quasi)).shown.node == (1, 0)
 
 
 ADULT = ("sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation")

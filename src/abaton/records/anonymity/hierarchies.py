@@ -7,42 +7,22 @@ A spec from the study document becomes a :class:`Ladder` once the column's value
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity.settings import (
-    BandHierarchy,
-    BinHierarchy,
-    DateHierarchy,
-    FileHierarchy,
-    FlatHierarchy,
-    HierarchySpec,
-    PrefixHierarchy,
-    QuasiIdentifier,
-    TableHierarchy,
-)
+from abaton.records.anonymity.generalisations import STAR, levels_of, rows_of
+from abaton.records.anonymity.settings import BandHierarchy, BinHierarchy, HierarchySpec, QuasiIdentifier
 
 Label = str | None
 """A name on some level; ``None`` is "not known"."""
 
-STAR = "*"
-_SAMPLE: dict[type, str] = {
-    BinHierarchy: "0",
-    BandHierarchy: "0",
-    DateHierarchy: "2000",
-    PrefixHierarchy: "",
-    FlatHierarchy: "",
-}
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
-_DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-\d{2}(?:[T ].*)?)?)?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +80,7 @@ def ladder(
     """
     present = [value for value in values if value is not None]
     where = f"hierarchy of column '{quasi.column}'"
-    rows = _rows(quasi.hierarchy, present, folder, where)
+    rows = rows_of(quasi.hierarchy, present, folder, where)
     absent = {"", *missing}
     chains: dict[Label, tuple[Label, ...]] = {}
     for row in rows:
@@ -123,7 +103,18 @@ def aliases(made: Ladder, values: Iterable[Label]) -> dict[Label, int]:
     codes = {label: code for code, label in enumerate(made.labels[0])}
     if made.numeric:
         return {value: codes[None if value is None else f"{float(value):.15g}"] for value in values}
-    return {value: codes[value] if value in codes else codes[_number_text(value)] for value in values}
+    spelled = _spellings(made.labels[0])
+    return {
+        value: codes[value] if value in codes else codes[spelled[_number_text(value)]] for value in values
+    }
+
+
+def _spellings(labels: Iterable[Label]) -> dict[Label, Label]:
+    """How a hierarchy writes each of its values that is a whole number; the first spelling counts."""
+    spelled: dict[Label, Label] = {}
+    for label in labels:
+        spelled.setdefault(_number_text(label), label)
+    return spelled
 
 
 def _number_text(value: Label) -> Label:
@@ -134,14 +125,15 @@ def _number_text(value: Label) -> Label:
 
 def _missing_chain(chains: list[tuple[Label, ...]], spec: HierarchySpec) -> tuple[Label, ...]:
     # A column without a single value still has the levels that the other sites see.
-    height = len(chains[0]) if chains else len(_rows(spec, [_SAMPLE[type(spec)]], Path(), "")[0])
+    height = len(chains[0]) if chains else levels_of(spec)
     tops: set[Label] = {chain[-1] for chain in chains} or {STAR}
     top = next(iter(tops)) if len(tops) == 1 and height > 1 else None
     return (*[None] * (height - 1), top)
 
 
 def _check_present(chains: dict[Label, tuple[Label, ...]], present: list[str], where: str) -> None:
-    strangers = sum(value not in chains and _number_text(value) not in chains for value in present)
+    spelled = _spellings(chains)
+    strangers = sum(value not in chains and _number_text(value) not in spelled for value in present)
     if strangers:
         raise SettingsError(
             f"{strangers} of {len(present)} different values of the table are not in the hierarchy",
@@ -188,103 +180,3 @@ def ladder_of(column: str, chains: Sequence[tuple[Label, ...]], weights: Sequenc
         steps.append(step)
         leaves.append(np.bincount(step, weights, len(codes)).astype(np.int64))
     return Ladder(column, tuple(labels), tuple(steps), tuple(leaves))
-
-
-def _rows(spec: HierarchySpec, present: list[str], folder: Path, where: str) -> list[tuple[str, ...]]:
-    match spec:
-        case FileHierarchy(file=file, separator=separator):
-            return _even(_read(folder / file, separator, where), where)
-        case TableHierarchy(rows=rows):
-            return _even(list(rows), where)
-        case BinHierarchy(widths=widths, origin=origin):
-            ranges = [partial(_range, width=width, origin=origin) for width in widths]
-            return _numeric(present, ranges, where)
-        case BandHierarchy(levels=levels):
-            return _numeric(present, [partial(_band, edges=edges) for edges in levels], where)
-        case PrefixHierarchy(keep=keep):
-            return [(v, *(v[:n] + STAR * max(len(v) - n, 0) for n in keep), STAR) for v in present]
-        case DateHierarchy(levels=levels):
-            dates = [(value, _DATE.fullmatch(value)) for value in present]
-            _all_fit(sum(found is None for _, found in dates), len(present), "a date (YYYY-MM-DD)", where)
-            return [(v, *(_period(d[1], d[2], lv) for lv in levels), STAR) for v, d in dates if d]
-        case FlatHierarchy():
-            return [(value, STAR) for value in present]
-
-
-def _read(path: Path, separator: str, where: str) -> list[tuple[str, ...]]:
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            "the hierarchy file cannot be read",
-            where=f"{where}: {path}",
-            remedy="check the path and its encoding",
-        ) from error
-    lines = [line for line in lines if line.strip()]
-    found = separator or max(";,\t|", key=lambda sign: lines[0].count(sign) if lines else 0)
-    return [tuple(cell.strip() for cell in row) for row in csv.reader(lines, delimiter=found)]
-
-
-def _even(rows: list[tuple[str, ...]], where: str) -> list[tuple[str, ...]]:
-    if not rows:
-        raise SettingsError("the hierarchy is empty", where=where, remedy="list one value per line")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise SettingsError(
-                f"line {number} has {len(row)} levels, the first one has {len(rows[0])}",
-                where=where,
-                remedy="give every value the same number of levels",
-            )
-    return rows
-
-
-def _numeric(
-    present: list[str], levels: Sequence[Callable[[float], str]], where: str
-) -> list[tuple[str, ...]]:
-    numbers = [(value, _number(value)) for value in present]
-    _all_fit(sum(number is None for _, number in numbers), len(present), "a number", where)
-    unique = sorted({number for _, number in numbers if number is not None})
-    return [(f"{x:.15g}", *(level(x) for level in levels), STAR) for x in unique]
-
-
-def _number(value: str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if np.isfinite(number) else None
-
-
-def _all_fit(strangers: int, total: int, kind: str, where: str) -> None:
-    if strangers:
-        raise SettingsError(
-            f"{strangers} of {total} different values of the table are not {kind}",
-            where=where,
-            remedy="correct the column, or name the ones that mean 'not known' under 'missing'",
-        )
-
-
-def _range(x: float, width: float, origin: float) -> str:
-    low = origin + (x - origin) // width * width
-    if width.is_integer() and origin.is_integer():
-        return f"{low:.0f}-{low + width - 1:.0f}" if width > 1 else f"{low:.0f}"
-    return f"[{low:.12g}, {low + width:.12g})"
-
-
-def _band(x: float, edges: tuple[float, ...]) -> str:
-    place = sum(edge <= x for edge in edges)
-    if place == 0:
-        return f"<{edges[0]:.12g}"
-    if place == len(edges):
-        return f">={edges[-1]:.12g}"
-    low, high = edges[place - 1], edges[place]
-    whole = low.is_integer() and high.is_integer()
-    return f"{low:.0f}-{high - 1:.0f}" if whole else f"[{low:.12g}, {high:.12g})"
-
-
-def _period(year: str, month: str | None, level: str) -> str:
-    if level == "month" and month:
-        return f"{year}-{month}"
-    if level == "quarter" and month:
-        return f"{year}-Q{(int(month) + 2) // 3}"
-    return {"decade": f"{year[:3]}0s", "century": f"{year[:2]}00s"}.get(level, year)

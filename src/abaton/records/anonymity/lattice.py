@@ -6,7 +6,8 @@ mean of 1 + loss, minus 1. Invariants:
 
 (1) Leaving records out only adds loss, so the loss of a node with nobody left out is a lower bound. It is
     separable, hence known for all nodes before any record is counted.
-(2) Nodes are visited in the order of that bound; when it reaches the best loss found, the search is over.
+(2) Nodes are visited in the order of that bound; when it exceeds the best loss found, the search is over.
+    Of equally good nodes the one with the lower levels wins, the first column first.
 (3) Who is alone in a coarse class is alone in every finer one: if a node leaves out too many for k, so do all
     finer nodes, and they are struck off. This holds for k only: diversity and closeness strike off no node.
 """
@@ -141,7 +142,7 @@ def optimum(table: Table, settings: AnonymitySettings) -> Recoding:
         settings: k, diversity, closeness and the suppression limit.
 
     Returns:
-        The best node; of two equally good ones the one with the lower first level.
+        The best node; of equally good ones the one with the lower levels.
 
     Raises:
         Refused: No node satisfies the models within the suppression limit.
@@ -174,7 +175,7 @@ class _Search:
     def run(self) -> None:
         bounds, state = self.bounds.ravel(), self.state.ravel()
         for place in np.argsort(bounds, kind="stable"):
-            if self.best is not None and bounds[place] >= self.best[0]:
+            if self.best is not None and bounds[place] > self.best[0]:
                 return
             if not state[place]:
                 self.climb(tuple(int(level) for level in np.unravel_index(place, self.shape)))
