@@ -144,7 +144,8 @@ def _plain_images(*, processes: int, threads: int) -> float:
     words = [sys.executable, str(PEERS / "plain.py"), "images", learners, IMAGE_EXAMPLES, threads]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     running = [subprocess.Popen([str(word) for word in words], **pipes) for _ in range(processes)]  # type: ignore[call-overload]
-    time.sleep(4)  # until all have made their data and wait
+    for one in running:
+        one.stdout.readline()  # until all have made their data and wait
     for one in running:
         one.stdin.write("\n")
         one.stdin.flush()

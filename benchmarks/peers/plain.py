@@ -75,6 +75,7 @@ def images(learners: int, examples: int, threads: int) -> dict:
     x = torch.randn(examples, 1, 28, 28).contiguous(memory_format=torch.channels_last)
     y = torch.randint(0, 62, (examples,))
     fit(net, x[:64], y[:64], 16, 0.1)
+    print("ready", flush=True)
     sys.stdin.readline()  # so that processes start together
     start = time.perf_counter()
     for _ in range(learners):
