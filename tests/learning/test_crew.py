@@ -81,7 +81,9 @@ def test_a_crew_gives_the_bits_of_each_learner_alone(way, workers):
     (expected,) = alone(model)
     present = learners(model)
     with Crew(present, workers=workers) as crew:
-        assert {crew.way(name) for name in present} == {way if workers > 1 else "here"}
+        assert {crew.way(name) for name in present} == {
+            "here" if way == "processes" and workers == 1 else way
+        }
         assert crew.train(jobs(present, model)) == expected
 
 
@@ -183,6 +185,8 @@ def test_a_worker_that_dies_is_reported_with_its_learner_and_replaced():
             assert isinstance(caught.value.failures["site1"], LearnerError)
             assert "exit code -9" in str(caught.value)
             assert [u is None for u in caught.value.updates] == [False, True, False, False, False], turn
+        assert present["site1"].forgetful, "what a learner keeps is as it was before"
+        assert not present["site2"].forgetful
         assert len(crew.train([order[0], *order[2:]])) == 4
         worker = crew._pool._workers[0].process
         os.kill(worker.pid, signal.SIGKILL)
@@ -204,6 +208,26 @@ def test_the_text_of_a_foreign_error_is_not_passed_on():
     ):
         crew.train(jobs(present, model))
     assert "secret" not in str(seen.value)
+
+
+def test_examples_are_read_where_they_lie(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.normal(size=(40, 1, 2, 3)).astype(np.float32))
+    np.save(tmp_path / "y.npy", rng.integers(0, 3, 40))
+    x, y = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "xy")
+    flat = x.reshape(40, 6)
+    assert np.shares_memory(DENSE.dense._rows(flat), x)
+    for model, inputs in ((CONV, x), (DENSE, flat)):
+        halves = {"site0": slice(0, 25), "site1": slice(25, 40)}
+        present = {
+            n: Learner(n, model, Examples(inputs[h], y[h]), parse("raw"), 0) for n, h in halves.items()
+        }
+        order = jobs(present, model)
+        alone = [present[j.learner].train(j.task, j.version, j.start, j.settings) for j in order]
+        for learner in present.values():
+            learner.restore({})
+        with Crew(present, workers=2) as crew:
+            assert crew.train(order) == alone
 
 
 def test_who_joins_later_is_trained_too():

@@ -84,7 +84,8 @@ class Crew:
     def way(self, learner: str) -> Way:
         """How a learner is trained: in `threads`, in `processes`, or `here`, one after the other."""
         one = self._learners[learner]
-        return one.model.way(one.examples) if self._workers > 1 else "here"
+        way = one.model.way(one.examples)
+        return "here" if way == "processes" and self._workers == 1 else way
 
     def close(self) -> None:
         """End the crew's threads and processes."""

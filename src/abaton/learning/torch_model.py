@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count, islice
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from abaton.control.messages import TrainSettings
@@ -137,7 +139,7 @@ class TorchModel:
         """One epoch by PyTorch's gradients; other learners may have used the module since the last one."""
         self._load(model, local)
         self._module.train()
-        x, y = torch.from_numpy(np.ascontiguousarray(data.x)), self._targets(data)
+        x, y = _tensor(data.x), self._targets(data)
         weights, slope, total = self._flat.numpy(), self._gradient.numpy(), 0.0
         for rows in torch.split(torch.from_numpy(order), solver.settings.batch_size):
             self._gradient.zero_()
@@ -166,8 +168,8 @@ class TorchModel:
             return torch.from_numpy(self.dense.outputs(self.layout.check(vector, whose="the model"), data.x))
         self._load(vector, local)
         self._module.eval()
-        inputs = torch.from_numpy(np.ascontiguousarray(data.x))
-        return torch.cat([self._module(self._images_last(x)) for x in torch.split(inputs, _SCORE_BATCH)])
+        rows = torch.split(_tensor(data.x), _SCORE_BATCH)
+        return torch.cat([self._module(self._images_last(x)) for x in rows])
 
     def _loss(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if self.task == "classes":
@@ -175,18 +177,26 @@ class TorchModel:
         return nn.functional.mse_loss(output.reshape(y.shape), y)
 
     def _load(self, vector: Vector, local: Mapping[str, Vector] | None) -> None:
-        self._flat.copy_(torch.from_numpy(self.layout.check(vector, whose="the model")))
+        self._flat.numpy()[:] = self.layout.check(vector, whose="the model")
         for name, buffer in self._module.named_buffers():
-            buffer.copy_(
-                torch.from_numpy(local[name]) if local and name in local else self._fresh_local[name]
-            )
+            buffer.copy_(torch.tensor(local[name]) if local and name in local else self._fresh_local[name])
 
     def _images_last(self, x: torch.Tensor) -> torch.Tensor:
         return x.contiguous(memory_format=torch.channels_last) if self._images and x.ndim == 4 else x
 
     def _targets(self, data: Examples) -> torch.Tensor:
         kind = np.int64 if self.task == "classes" else np.float32
-        return torch.from_numpy(np.ascontiguousarray(data.y, dtype=kind))
+        return _tensor(np.asarray(data.y, dtype=kind))
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """An array as a tensor without a copy, also one that may only be read: nothing here writes to it."""
+    array = np.ascontiguousarray(array)
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def layout_of(module: nn.Module) -> Layout:
