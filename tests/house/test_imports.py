@@ -21,6 +21,7 @@ MAY_USE = {
     "records": {"errors"},
     "store": {"errors"},
     "governance": {"errors", "records", "store"},
+    "report": {"errors", "store"},
     "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
 }
 

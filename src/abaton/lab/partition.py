@@ -74,6 +74,10 @@ class Partition:
         made: Counts = self.counts.sum(1)
         return made
 
+    def by_size(self) -> tuple[str, ...]:
+        """The learners' names, the largest first; learners of the same size keep their order."""
+        return tuple(self.learners[k] for k in np.argsort(-self.sizes, kind="stable"))
+
     @property
     def digest(self) -> str:
         """A name for exactly this partition: learners, rows and classes."""
