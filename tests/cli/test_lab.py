@@ -1,23 +1,28 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
+from abaton.cli import main
 from abaton.lab import Partition
 
 
 @pytest.fixture
-def lab():
-    """Run `abaton lab` as a user does."""
+def lab(monkeypatch, capsys):
+    """Run `abaton lab` in this process, as the command does."""
 
     def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from abaton.cli import main; main()", "lab", *words]
-        known = {k: v for k, v in os.environ.items() if k != "ABATON_DATA"} | {"NO_COLOR": "1", **environment}
-        return subprocess.run(command, env=known, capture_output=True, text=True, check=False)
+        monkeypatch.delenv("ABATON_DATA", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["abaton", "lab", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(words, left.value.code or 0, printed.out, printed.err)
 
     return run
 

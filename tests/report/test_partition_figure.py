@@ -9,9 +9,9 @@ from abaton.lab import partition
 from abaton.report import partition_figure
 
 
-def drawn(classes, **more):
+def drawn(classes, classes_as="Non-IID(2)", **more):
     labels = np.arange(2000) % classes
-    part = partition(labels, learners=5, rng=np.random.default_rng(0), classes_as="Non-IID(2)")
+    part = partition(labels, learners=5, rng=np.random.default_rng(0), classes_as=classes_as)
     return part, partition_figure(part.table(), part.classes, **more)
 
 
@@ -26,7 +26,7 @@ def test_a_bar_a_learner_coloured_by_class():
 
 
 def test_many_classes_become_a_map():
-    part, figure = drawn(40)
+    part, figure = drawn(40, "Non-IID(20)")
     (heat,) = figure.data
     assert np.nan_to_num(np.array(heat.z, dtype=float)).T.tolist() == part.counts.tolist()
 
