@@ -184,6 +184,13 @@ def test_without_a_test_set_a_fifth_of_the_writers_is_held_out(tmp_path):
     made = load(str(tmp_path / "a.npz"))
     assert set(made.groups) == {0, 1, 2, 3, 5, 6, 7, 8}
     assert len(made.test) == 12
+    np.savez(tmp_path / "b.npz", x=given["x_train"], y=given["y_train"])
+    without = load(str(tmp_path / "b.npz"))
+    assert without.groups is None
+    assert np.bincount(without.test.y).tolist() == [4, 4, 4], "of each class a fifth"
+    np.savez(tmp_path / "c.npz", x=given["x_train"], y=given["y_train"], writer=np.arange(59))
+    with pytest.raises(SettingsError, match="as many inputs"):
+        load(str(tmp_path / "c.npz"))
 
 
 @pytest.mark.parametrize(
@@ -298,6 +305,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
         ("mnist_by_writer", 60_000, 10_000, (64,), 10, 539),
         ("emnist_balanced_small_by_writer", 2_000, 2_000, (64,), 47, 1491),
         ("chars74k_hnd62_by_writer", 2_728, 682, (64,), 62, 44),
+        ("hand62_scans", 4_960, 1_240, (64,), 62, None),
         ("pneumoniamnist", 4_708, 624, (64,), 2, None),
         ("shakespeare", 29_326, 3_911, (80,), 79, 649),
         ("heart", 693, 227, (13,), 2, 4),

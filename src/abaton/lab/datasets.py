@@ -91,6 +91,7 @@ KNOWN: Mapping[str, Known] = {
         "2,728 + 682 characters 28x28, 62 classes, 44 + 11 writers",
         "writer",
     ),
+    "hand62_scans": _npz("vision", "hand62_scans", "4,960 + 1,240 scanned characters 28x28, 62 classes"),
     "pneumoniamnist": _npz("medical", "pneumoniamnist", "4,708 + 624 chest X-rays 28x28, 2 classes"),
     "shakespeare": Known(
         ("text/shakespeare_by_role.json.gz",),

@@ -52,7 +52,10 @@ class Raw:
 
 
 def read_npz(path: Path) -> Raw:
-    """A NumPy archive with x_train, y_train, x_test, y_test; or with x, y, writer, of whom a fifth is held out."""
+    """A NumPy archive with x_train, y_train, x_test and y_test.
+
+    Without a test set every fifth writer is held out, or, where no writers are known, every fifth row of each class.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = {
@@ -60,7 +63,8 @@ def read_npz(path: Path) -> Raw:
             }
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise unreadable(path, "a NumPy archive without Python objects") from error
-    needed = ("x_train", "y_train") if "groups" in found else ("x_train", "y_train", "x_test", "y_test")
+    split = "x_test" in found or "y_test" in found
+    needed = ("x_train", "y_train", *(("x_test", "y_test") if split else ()))
     if missing := [key for key in needed if key not in found]:
         raise SettingsError(
             f"the archive has no {' and no '.join(missing)}",
@@ -69,17 +73,14 @@ def read_npz(path: Path) -> Raw:
         )
     classes = tuple(str(name) for name in found.pop("classes", ()))
     found = {key: value.reshape(-1) if key.startswith("y") else value for key, value in found.items()}
-    if "x_test" not in found:
-        return _without_some_writers(found["x_train"], found["y_train"], found["groups"], classes)
-    return Raw(**found, classes=classes)
-
-
-def _without_some_writers(
-    x: NDArray[Any], y: NDArray[Any], groups: NDArray[Any], classes: tuple[str, ...]
-) -> Raw:
-    """Every fifth writer is for the test: whoever is tested was never seen."""
-    test = np.unique(groups, return_inverse=True)[1] % 5 == 4
-    return Raw(x[~test], y[~test], x[test], y[test], groups[~test], classes)
+    if split:
+        return Raw(**found, classes=classes)
+    x, y, groups = found["x_train"], found["y_train"], found.get("groups")
+    if len(x) != len(y) or (groups is not None and len(groups) != len(y)):
+        raise unreadable(path, "an archive with as many inputs as labels and groups")
+    # Whoever is tested should never have been seen.
+    test = every(y, 5) if groups is None else np.unique(groups, return_inverse=True)[1] % 5 == 4
+    return Raw(x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test], classes)
 
 
 def read_table(paths: list[Path], label: str, group: str | None) -> Raw:
