@@ -26,10 +26,13 @@ def fingerprint(files: Sequence[Path], how: str) -> str:
 
 
 def recall(place: Path) -> dict[str, NDArray[Any]] | None:
-    """The arrays kept in a folder, mapped into memory and read-only; None if they are not there or not whole."""
+    """The arrays kept in a folder, mapped into memory; None if they are not there or not whole.
+
+    What is written to them stays in this process: PyTorch wants arrays that could be written to.
+    """
     try:
         return {
-            path.stem: np.load(path, mmap_mode="r", allow_pickle=False)
+            path.stem: np.load(path, mmap_mode="c", allow_pickle=False)
             for path in sorted(place.glob("*.npy"))
         } or None
     except (OSError, ValueError, EOFError):

@@ -31,7 +31,7 @@ def sites(
     validation: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> Mapping[str, Split]:
-    """Each learner's examples for training and validation, as views of one shared array that cannot be written to.
+    """Each learner's examples for training and validation, as views of one shared array.
 
     Args:
         data: the training examples of a data set.
@@ -58,8 +58,7 @@ def sites(
         else:
             parts += stratified(labels, rows, rng=rng, share=validation, learner=name)
     order = np.concatenate(parts)
-    x, y = data.x[order], data.y[order]
-    x.flags.writeable = y.flags.writeable = False
+    x, y = np.asarray(data.x)[order], np.asarray(data.y)[order]
     ends = np.cumsum([0, *map(len, parts)])
     pieces = [Examples(x[i:j], y[i:j]) for i, j in pairwise(ends)]
     return {
