@@ -16,8 +16,7 @@ import numpy as np
 
 from abaton.bench import Measure, at_most
 from abaton.codecs import parse
-from abaton.control import Rules, TrainSettings
-from abaton.control.community import CommunityModel
+from abaton.control import Rules, Synchronous, TrainSettings, community_model
 from abaton.engines import Driver, VirtualEngine
 from abaton.learning import Examples, Learner, Model, mlp
 from abaton.store import Journal, Store
@@ -64,11 +63,11 @@ def _plain(model: Model, sites: dict[str, Examples]) -> None:
 
 def _engine(model: Model, sites: dict[str, Examples], store: Store) -> None:
     codec = parse("raw")
-    rules = Rules(learners=LEARNERS, rounds=ROUNDS, participants=PARTICIPANTS, training=TRAINING)
+    rules = Rules(LEARNERS, ROUNDS, pacing=Synchronous(participants=PARTICIPANTS), training=TRAINING)
     learners = {name: Learner(name, model, data, codec, rules.seed) for name, data in sites.items()}
     journal = Journal(store, "bench")
     engine = VirtualEngine(learners, {}, keep=journal.payloads.put, seed=0)
-    community = CommunityModel(model.layout, codec, model.initial(0))
+    community = community_model(rules, model.layout, codec, model.initial(0))
     Driver(rules, community, engine, journal).run()
 
 

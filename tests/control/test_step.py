@@ -1,39 +1,66 @@
-"""The numbered invariants of control/step.py, each tested."""
+"""The numbered invariants of control/step.py, each tested, by hand and over random orders of events."""
 
 from __future__ import annotations
 
-import copy
-
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from abaton.control import (
+    POLICIES,
     Arrived,
+    Asynchronous,
+    ByValidation,
+    Cancel,
     Commit,
+    Evaluate,
     Failed,
     Joined,
+    Latest,
     Left,
     Publish,
+    Retire,
     Rules,
+    Scored,
     State,
     Stop,
+    Synchronous,
+    Thresholds,
+    Tick,
     Train,
+    TrainSettings,
+    Wake,
     from_row,
     step,
     to_row,
 )
 
-
-def arrived(task: Train, at: float = 1.0) -> Arrived:
-    return Arrived(at, task.learner, task.task, f"payload-{task.task}", 100, 10, 50, {"loss": 0.5})
+DVW = (ByValidation(),)
 
 
-def joined(rules: Rules) -> tuple[State, tuple]:
+def arrived(task: Train, at: float = 1.0, steps: int = 10) -> Arrived:
+    return Arrived(
+        at, task.learner, task.task, f"payload-{task.task}", 100, steps, 50, {"loss": 0.5}, (4, 4, 5, 5, 5, 5)
+    )
+
+
+def scored(task: Evaluate, at: float = 1.0, right: int = 3) -> Scored:
+    return Scored(at, task.learner, task.task, (right, right, 5, 5, 5, 5))
+
+
+def joined(rules: Rules, groups: str = "") -> tuple[State, tuple]:
     state, said = State(), ()
     for i in range(rules.learners):
-        state, said = step(rules, state, Joined(0.0, f"site{i}", 10 * (i + 1)))
+        state, said = step(rules, state, Joined(0.0, f"site{i}", 10 * (i + 1), groups))
     return state, said
+
+
+def of(kind: type, said: tuple) -> list:
+    return [s for s in said if isinstance(s, kind)]
+
+
+# synchronous
 
 
 def test_a_round_begins_when_all_have_joined_and_ends_in_a_mix_of_all():
@@ -49,85 +76,238 @@ def test_a_round_begins_when_all_have_joined_and_ends_in_a_mix_of_all():
 
 
 def test_invariant_1_nothing_passed_in_is_changed():
-    rules = Rules(learners=2, rounds=2)
+    rules = Rules(learners=2, rounds=2, weighting=DVW)
     state, tasks = joined(rules)
-    before = copy.deepcopy((state.version, dict(state.open), dict(state.arrived)))
-    first = step(rules, state, arrived(tasks[0]))
-    second = step(rules, state, arrived(tasks[0]))
-    assert first == second
-    assert (state.version, dict(state.open), dict(state.arrived)) == before
+    before = repr(state)
+    assert step(rules, state, arrived(tasks[0])) == step(rules, state, arrived(tasks[0]))
+    assert repr(state) == before
 
 
 def test_a_failed_round_is_tried_again_and_keeps_what_arrived():
-    rules = Rules(learners=2, rounds=1, quorum=2)
+    rules = Rules(learners=2, rounds=1, pacing=Synchronous(quorum=2))
     state, tasks = joined(rules)
     state, _ = step(rules, state, arrived(tasks[0]))
     state, said = step(rules, state, Failed(1.0, tasks[1].learner, tasks[1].task, "dropped out"))
     assert [s.learner for s in said] == [tasks[1].learner]
     state, said = step(rules, state, arrived(said[0]))
-    assert sum(isinstance(s, Commit) for s in said) == 2
+    assert len(of(Commit, said)) == 2
 
 
 def test_the_run_stops_when_a_round_keeps_failing_or_too_few_are_left():
-    rules = Rules(learners=1, rounds=1, attempts=3)
+    rules = Rules(learners=1, rounds=1, pacing=Synchronous(attempts=3))
     state, said = joined(rules)
     for _ in range(3):
         state, said = step(rules, state, Failed(1.0, "site0", said[0].task, "dropped out"))
-    assert isinstance(said[0], Stop)
     assert "failed 3 times" in said[0].reason
-
-    state, said = joined(Rules(learners=2, rounds=1, quorum=2))
-    state, said = step(Rules(learners=2, rounds=1, quorum=2), state, Left(1.0, "site0"))
+    two = Rules(learners=2, rounds=1, pacing=Synchronous(quorum=2))
+    state, tasks = joined(two)
+    state, said = step(two, state, Left(1.0, "site0"))
     assert said == ()
-    state, said = step(
-        Rules(learners=2, rounds=1, quorum=2), state, arrived(Train("0.1.site1", "site1", 0, None))
-    )
-    assert isinstance(said[0], Stop)
+    _, said = step(two, state, arrived(tasks[1]))
+    assert said == (Stop("too few learners are left"),)
+
+
+def test_a_deadline_closes_the_round_with_a_quorum_and_waits_for_one_otherwise():
+    rules = Rules(learners=3, rounds=2, pacing=Synchronous(deadline=5.0, quorum=2))
+    state, said = joined(rules)
+    (wake,) = of(Wake, said)
+    assert wake.at == 5.0
+    first, second, third = of(Train, said)
+    state, _ = step(rules, state, arrived(first))
+    state, said = step(rules, state, Tick(5.0, wake.name))
+    assert said == (), "one update is no quorum"
+    state, said = step(rules, state, arrived(second, at=6.0))
+    assert (len(of(Commit, said)), of(Cancel, said)) == (2, [Cancel(third.task)])
+    assert of(Wake, said)[0].at == 11.0
+    assert step(rules, state, arrived(third))[1] == (), "too late: invariant 2"
+    assert step(rules, state, Tick(7.0, wake.name))[1] == (), "the deadline of a round that is over"
+
+
+def test_over_selection_does_not_wait_for_the_slowest():
+    rules = Rules(learners=5, rounds=1, pacing=Synchronous(participants=2, extra=2))
+    state, tasks = joined(rules)
+    assert len(tasks) == 4
+    state, _ = step(rules, state, arrived(tasks[0]))
+    state, said = step(rules, state, arrived(tasks[3]))
+    assert (len(of(Commit, said)), len(of(Cancel, said))) == (2, 2)
+
+
+def test_validation_weights_wait_for_all_evaluators_of_a_round():
+    rules = Rules(learners=3, rounds=1, weighting=DVW)
+    state, tasks = joined(rules)
+    asked = []
+    for task in tasks:
+        state, said = step(rules, state, arrived(task))
+        asked += of(Evaluate, said)
+        assert [e.learner for e in of(Evaluate, said)] == [t.learner for t in tasks if t is not task], (
+            "invariant 7"
+        )
+    for task in asked[:-1]:
+        state, said = step(rules, state, scored(task, right=2 if task.model == tasks[0].task else 5))
+        assert said == ()
+    state, said = step(rules, state, scored(asked[-1], right=5))
+    weights = [c.weight for c in of(Commit, said)]
+    assert weights == pytest.approx([(4 + 2 + 2) * 2 / 30, (4 + 5 + 5) * 2 / 30, (4 + 5 + 5) * 2 / 30])
+
+
+def test_sampled_evaluators_are_as_many_as_asked_for():
+    rules = Rules(learners=9, rounds=1, weighting=(ByValidation(evaluators=3),))
+    state, tasks = joined(rules)
+    _, said = step(rules, state, arrived(tasks[4]))
+    assert len(said) == 3
+    assert tasks[4].learner not in {e.learner for e in said}
 
 
 def test_sampling_is_a_function_of_the_seed_and_gives_everybody_a_chance():
     def chosen(seed: int) -> list[str]:
-        return [t.learner for t in joined(Rules(learners=20, rounds=1, participants=3, seed=seed))[1]]
+        return [t.learner for t in joined(Rules(20, 1, pacing=Synchronous(participants=3), seed=seed))[1]]
 
     assert chosen(1) == chosen(1)
     assert len({name for seed in range(60) for name in chosen(seed)}) == 20
 
 
+def test_the_time_of_a_run_can_be_limited():
+    rules = Rules(learners=2, rounds=100, seconds=3.0)
+    state, tasks = joined(rules)
+    state, _ = step(rules, state, arrived(tasks[0], at=2.9))
+    _, said = step(rules, state, arrived(tasks[1], at=3.1))
+    assert said == (Stop("the time is up"),)
+
+
+# asynchronous
+
+
+def test_invariant_6_every_commit_is_answered_at_once_with_the_next_task():
+    rules = Rules(learners=3, rounds=100, pacing=Asynchronous())
+    state, tasks = joined(rules)
+    assert len(tasks) == 3
+    state, said = step(rules, state, arrived(tasks[2]))
+    assert [type(s) for s in said] == [Commit, Publish, Train]
+    assert (said[2].learner, said[2].version) == ("site2", 1)
+    state, said = step(rules, state, arrived(said[2]))
+    assert said[1] == Publish(2), "the others are still at their first task"
+
+
+def test_evaluations_hold_up_nobody_but_the_learner_that_is_scored():
+    rules = Rules(learners=3, rounds=100, pacing=Asynchronous(), weighting=DVW)
+    state, tasks = joined(rules)
+    state, first = step(rules, state, arrived(tasks[0], at=1.0))
+    state, second = step(rules, state, arrived(tasks[1], at=2.0))
+    state, _ = step(rules, state, scored(second[0]))
+    state, said = step(rules, state, scored(second[1]))
+    assert [s.learner for s in of(Commit, said)] == ["site1"], "site0's evaluators are still at work"
+    state, said = step(rules, state, Failed(3.0, first[0].learner, first[0].task, "lost"))
+    assert said == ()
+    state, said = step(rules, state, Left(3.0, first[1].learner))
+    assert [s.learner for s in of(Commit, said)] == ["site0"], "a lost evaluator is not waited for"
+
+
+def test_staleness_counts_the_steps_and_versions_that_others_committed():
+    rules = Rules(learners=2, rounds=100, pacing=Asynchronous())
+    state, tasks = joined(rules)
+    state, said = step(rules, state, arrived(tasks[0], steps=30))
+    state, said = step(rules, state, arrived(of(Train, said)[0], steps=12))
+    state, said = step(rules, state, arrived(tasks[1], steps=5))
+    assert state.cycles["site0"] == (30, 12)
+    assert state.cycles["site1"] == (47,), "S_c(t') - S_c(t) + s_k"
+
+
+def test_fedasync_discounts_by_versions_missed():
+    rules = Rules(learners=2, rounds=100, **POLICIES["FedAsync"])
+    state, tasks = joined(rules)
+    state, said = step(rules, state, arrived(tasks[0]))
+    for _ in range(2):
+        state, said = step(rules, state, arrived(of(Train, said)[0]))
+    _, said = step(rules, state, arrived(tasks[1]))
+    assert of(Commit, said)[0].weight == pytest.approx((3 + 1) ** -0.5)
+
+
+def test_a_learner_that_keeps_failing_is_left_out_and_one_that_joins_starts_at_once():
+    rules = Rules(learners=1, rounds=100, pacing=Asynchronous(attempts=2))
+    state, said = joined(rules)
+    state, more = step(rules, state, Joined(1.0, "late", 5))
+    assert [t.learner for t in more] == ["late"]
+    state, said = step(rules, state, Failed(1.0, "site0", said[0].task, "lost"))
+    assert [t.learner for t in said] == ["site0"]
+    state, said = step(rules, state, Failed(1.0, "site0", said[0].task, "lost"))
+    assert said == ()
+    state, said = step(rules, state, arrived(more[0]))
+    assert of(Publish, said) == [Publish(1)]
+    assert step(rules, state, Joined(1.0, "late", 5))[1] == (), "it is there already"
+
+
+def test_a_leavers_share_stays_or_is_taken_out():
+    for leavers, said in (("stay", ()), ("subtract", (Retire("site0"),))):
+        rules = Rules(learners=2, rounds=9, pacing=Asynchronous(), mixing=Latest(leavers))
+        state, _ = joined(rules)
+        assert step(rules, state, Left(1.0, "site0"))[1] == said
+
+
+def test_adaptive_learners_get_their_groups_thresholds_and_after_twenty_cycles_their_median():
+    rules = Rules(learners=1, rounds=1000, pacing=POLICIES["AsyncDVW(a)"]["pacing"])
+    state, (task,) = joined(rules, "fast")
+    assert task.settings.adaptive == Thresholds(0.0, 4)
+    assert task.settings.staleness_limit == float("inf")
+    for i in range(20):
+        state, said = step(rules, state, arrived(task, steps=i + 1))
+        (task,) = of(Train, said)
+    assert task.settings.staleness_limit == 10.5
+    assert task.settings.committed == 210
+    _, (slow,) = joined(rules, "slow")
+    assert slow.settings.adaptive == Thresholds(1.0, 1)
+
+
 def test_events_survive_the_journal():
-    for event in (
-        Joined(0.5, "a", 3),
+    import json
+
+    task = Train("t", "a", 0, TrainSettings())
+    events = [
+        Joined(0.5, "a", 3, "fast"),
         Left(1.0, "a"),
         Failed(2.0, "a", "t", "lost"),
-        arrived(Train("t", "a", 0, None)),
-    ):
-        assert from_row(*to_row(event)) == event
+        arrived(task),
+        Tick(3.0, "x"),
+    ]
+    for event in [*events, Scored(1.0, "b", "t@b", (1, 2, 3))]:
+        kind, body = to_row(event)
+        assert from_row(kind, json.loads(json.dumps(body))) == event
 
 
 class Federation(RuleBasedStateMachine):
-    """Random joins, leaves, answers, duplicates, strangers and failures."""
+    """Random joins, leaves, answers, scores, duplicates, strangers, failures and ticks."""
+
+    policy = Rules(learners=3, rounds=6, pacing=Synchronous(participants=2, attempts=50), seed=7)
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules = Rules(learners=3, rounds=4, participants=2, quorum=1, attempts=50, seed=7)
         self.state = State()
         self.asked: list[Train] = []
+        self.evaluations: list[Evaluate] = []
         self.answered: set[str] = set()
         self.committed: list[str] = []
+        self.cancelled: set[str] = set()
+        self.wakes: list[str] = ["deadline.0.0"]
         self.versions: list[int] = []
         self.stopped = False
 
     def tell(self, event) -> tuple:
-        self.state, said = step(self.rules, self.state, event)
-        assert not (self.stopped and said), "invariant 6"
-        commits = [s for s in said if isinstance(s, Commit)]
-        published = [s.version for s in said if isinstance(s, Publish)]
-        assert [c.learner for c in commits] == sorted(c.learner for c in commits), "invariant 5"
-        assert bool(commits) == bool(published)
-        assert len(commits) >= self.rules.quorum * len(published), "invariant 4"
+        self.state, said = step(self.policy, self.state, event)
+        assert not (self.stopped and said), "invariant 8"
+        commits = of(Commit, said)
+        if isinstance(self.policy.pacing, Synchronous):
+            assert [c.learner for c in commits] == sorted(c.learner for c in commits), "invariant 5"
+        else:
+            assert len(of(Train, said)) >= len(commits) - len(of(Stop, said)) - len(
+                [c for c in commits if c.learner not in self.state.present]
+            ), "invariant 6"
+        assert bool(commits) == bool(of(Publish, said)), "invariant 4"
         self.committed += [c.task for c in commits]
-        self.versions += published
-        self.asked += [s for s in said if isinstance(s, Train)]
-        self.stopped |= any(isinstance(s, Stop) for s in said)
+        self.versions += [p.version for p in of(Publish, said)]
+        self.asked += of(Train, said)
+        self.evaluations += of(Evaluate, said)
+        self.cancelled |= {c.task for c in of(Cancel, said)}
+        self.wakes += [w.name for w in of(Wake, said)]
+        self.stopped |= bool(of(Stop, said))
         return said
 
     @rule(site=st.integers(0, 5))
@@ -150,25 +330,53 @@ class Federation(RuleBasedStateMachine):
         else:
             assert self.state == before, "invariant 2"
 
+    @precondition(lambda self: self.evaluations)
+    @rule(data=st.data(), right=st.integers(0, 5))
+    def score(self, data, right: int) -> None:
+        self.tell(scored(data.draw(st.sampled_from(self.evaluations)), right=right))
+
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def fail(self, data) -> None:
-        task = data.draw(st.sampled_from(self.asked))
+        task = data.draw(st.sampled_from([*self.asked, *self.evaluations]))
         self.tell(Failed(0.0, task.learner, task.task, "lost"))
+
+    @rule(data=st.data())
+    def tick(self, data) -> None:
+        self.tell(Tick(0.0, data.draw(st.sampled_from(self.wakes))))
 
     @rule()
     def stranger(self) -> None:
         before = self.state
-        assert self.tell(arrived(Train("no such task", "site0", 0, None))) == ()
+        for event in (
+            arrived(Train("no such task", "site0", 0, None)),
+            Scored(0.0, "site0", "none@site0", (1,)),
+        ):
+            assert self.tell(event) == ()
         assert self.state == before
 
     @invariant()
     def holds(self) -> None:
         assert len(set(self.committed)) == len(self.committed), "invariant 3: no update counts twice"
-        waiting = {update.task for update in self.state.arrived.values()}
-        assert self.answered == set(self.committed) | waiting, "invariant 3: no update is lost"
+        waiting = {made.update.task for made in (*self.state.ready.values(), *self.state.scoring.values())}
+        assert self.answered <= set(self.committed) | waiting | self.cancelled, (
+            "invariant 3: no update is lost"
+        )
         assert self.versions == list(range(1, len(self.versions) + 1)), "invariant 4"
+        keys = [e.task for e in self.evaluations]
+        assert len(set(keys)) == len(keys), "invariant 7"
+        assert all(e.learner != e.model.split(".")[-1] for e in self.evaluations), "invariant 7"
 
 
-TestFederation = Federation.TestCase
-TestFederation.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+RULES = {
+    "Rounds": Federation.policy,
+    "Deadlines": Rules(
+        3, 6, pacing=Synchronous(participants=2, extra=1, deadline=5.0, attempts=50), weighting=DVW
+    ),
+    "Asynchrony": Rules(3, 40, pacing=Asynchronous(attempts=50)),
+    "Validation": Rules(3, 40, pacing=Asynchronous(attempts=50), weighting=(ByValidation(evaluators=2),)),
+}
+for _name, _rules in RULES.items():
+    _machine = type(_name, (Federation,), {"policy": _rules})
+    globals()[f"Test{_name}"] = _machine.TestCase
+    _machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 
 from abaton.codecs import parse
-from abaton.control import Arrived, Failed, Joined, Left, Rules, TrainSettings
-from abaton.control.community import CommunityModel
-from abaton.engines import Driver, Profile, Task, VirtualEngine
+from abaton.control import (
+    POLICIES,
+    Arrived,
+    Failed,
+    Joined,
+    Left,
+    Rules,
+    Tick,
+    TrainSettings,
+    community_model,
+)
+from abaton.engines import Driver, Profile, TrainTask, VirtualEngine
 from abaton.errors import SettingsError
 from abaton.learning import Examples, Learner, logistic
 from abaton.store import Journal, Store
@@ -20,9 +29,8 @@ def learners(count: int = 3, seed: int = 0) -> dict[str, Learner]:
     made = {}
     for i in range(count):
         x = rng.normal(size=(20 + 10 * i, 4)).astype(np.float32)
-        made[f"site{i}"] = Learner(
-            f"site{i}", model, Examples(x, (x[:, 0] > 0).astype(np.int64)), parse("raw"), seed
-        )
+        data = Examples(x, (x[:, 0] > 0).astype(np.int64))
+        made[f"site{i}"] = Learner(f"site{i}", model, data, parse("raw"), seed, validation=data)
     return made
 
 
@@ -36,8 +44,8 @@ def engine(profiles: dict[str, Profile], count: int = 1, **more) -> VirtualEngin
     return VirtualEngine(learners(count), profiles, keep=keep, seed=0, **more)
 
 
-def task(key: str = "t", learner: str = "site0") -> Task:
-    return Task(key, learner, 0, np.zeros(10, np.float32), SETTINGS)
+def task(key: str = "t", learner: str = "site0") -> TrainTask:
+    return TrainTask(key, learner, 0, np.zeros(10, np.float32), SETTINGS)
 
 
 def test_time_is_download_plus_compute_plus_upload_of_the_real_bytes():
@@ -50,6 +58,16 @@ def test_time_is_download_plus_compute_plus_upload_of_the_real_bytes():
     down, compute, up = 0.5 + 40 / 100, 4 / 8, 0.5 + event.size / 100
     assert event.at == pytest.approx(down + compute + up) == simulated.now()
     assert (event.steps, event.examples) == (4, 20)
+    assert simulated.events() == ()
+
+
+def test_timers_tick_and_cancelled_tasks_are_not_heard_of():
+    simulated = engine({"site0": Profile(speed=1.0)})
+    simulated.events()
+    simulated.submit([task()])
+    simulated.set_timer("bell", 0.5)
+    assert simulated.events() == (Tick(0.5, "bell"),)
+    simulated.cancel("t")
     assert simulated.events() == ()
 
 
@@ -97,16 +115,19 @@ def digests(store: Store, name: str, *, seed: int = 0, **rules) -> list[str]:
     }
     run_rules = Rules(**{"learners": 3, "rounds": 6, "seed": seed, "training": SETTINGS, **rules})
     simulated = VirtualEngine(members, profiles, keep=journal.payloads.put, seed=seed)
-    community = CommunityModel(model.layout, parse("raw"), model.initial(seed))
+    community = community_model(run_rules, model.layout, parse("raw"), model.initial(seed))
     outcome = Driver(run_rules, community, simulated, journal).run()
     models = store.models(name)
     assert outcome.digest == models[-1].digest
     return [m.digest for m in models]
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path):
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, policy):
+    chosen = POLICIES[policy]
     with Store(tmp_path) as store:
-        first, second, other = digests(store, "a"), digests(store, "b"), digests(store, "c", seed=1)
+        first, second = digests(store, "a", **chosen), digests(store, "b", **chosen)
+        other = digests(store, "c", seed=1, **chosen)
     assert len(first) == 7
     assert first == second
     assert not set(first) & set(other)
@@ -126,6 +147,6 @@ def test_fedavg_equals_the_plain_loop(tmp_path):
         journal = Journal(store, "a")
         rules = Rules(learners=3, rounds=2, training=SETTINGS)
         simulated = VirtualEngine(learners(), {}, keep=journal.payloads.put, seed=0)
-        community = CommunityModel(model.layout, parse("raw"), model.initial(0))
+        community = community_model(rules, model.layout, parse("raw"), model.initial(0))
         Driver(rules, community, simulated, journal).run()
     assert community.vector == pytest.approx(vector, abs=1e-6)

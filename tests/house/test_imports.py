@@ -14,19 +14,20 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "abaton"
 # design: a room may use the rooms it names, never the others
 MAY_USE = {
     "errors": set(),
+    "canonical": {"errors"},
     "vectors": {"errors"},
     "codecs": {"errors", "vectors"},
     "control": {"errors", "vectors", "codecs"},
     "learning": {"errors", "vectors", "codecs", "control"},
     "records": {"errors"},
     "store": {"errors"},
-    "governance": {"errors", "records", "store"},
+    "governance": {"errors", "canonical", "records", "store"},
     "report": {"errors", "store"},
     "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
 }
 
 # Modules that are pure: no clock, socket, thread, file or framework.
-PURE = ("vectors/layout.py", "codecs", "control")
+PURE = ("canonical.py", "vectors/layout.py", "codecs", "control")
 FORBIDDEN = {
     "asyncio", "datetime", "fastapi", "flwr", "http", "io", "multiprocessing", "os", "pathlib", "random", "ray",
     "requests", "shutil", "socket", "sqlalchemy", "sqlite3", "subprocess", "tempfile", "threading", "time", "torch",

@@ -89,6 +89,12 @@ def test_one_process_at_a_time_works_on_a_run_and_a_crash_lets_go(store):
         assert store.is_held("r")
 
 
+def test_many_processes_may_open_a_new_store_at_once(tmp_path):
+    code = f"import pathlib; from abaton.store import Store; Store(pathlib.Path({str(tmp_path / 'new')!r})).close()"
+    children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6)]
+    assert [child.wait() for child in children] == [0] * 6
+
+
 def test_a_damaged_database_is_one_clear_error(tmp_path):
     (tmp_path / "abaton.db").write_bytes(b"this is not a database" * 100)
     with pytest.raises(StoreError, match="damaged"):

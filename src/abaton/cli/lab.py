@@ -115,7 +115,7 @@ def partition(
     if save is not None:
         _write(save, _text(made.to_json()))
     if figure is not None:
-        from abaton.report import partition_figure
+        from abaton.report.partition import partition_figure
 
         drawn = partition_figure(lines, _class_names(made, found.classes), title=title, groups=groups)
         _write(figure, drawn.to_html(include_plotlyjs=True))

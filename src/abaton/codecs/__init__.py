@@ -2,18 +2,47 @@
 
 from abaton.codecs.chain import Memory, Pipeline, Step, chain
 from abaton.codecs.contract import Accumulator, Codec, Key, Purpose
+from abaton.codecs.downlink import Difference, Downlink, Parcel, receive
+from abaton.codecs.ecdq import Ecdq
+from abaton.codecs.eden import Drive, Eden
+from abaton.codecs.fp16 import Fp16
+from abaton.codecs.hadamard import Hadamard
+from abaton.codecs.kashin import Kashin
+from abaton.codecs.qsgd import Qsgd
+from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.raw import Raw
 from abaton.codecs.spec import parse
+from abaton.codecs.sstc import Sstc
+from abaton.codecs.stc import Stc
+from abaton.codecs.steps import Clip, ErrorFeedback, GaussianNoise, with_error_feedback
 
 __all__ = [
     "Accumulator",
+    "Clip",
     "Codec",
+    "Difference",
+    "Downlink",
+    "Drive",
+    "Ecdq",
+    "Eden",
+    "ErrorFeedback",
+    "Fp16",
+    "GaussianNoise",
+    "Hadamard",
+    "Kashin",
     "Key",
     "Memory",
+    "Parcel",
     "Pipeline",
     "Purpose",
+    "Qsgd",
+    "QuicFL",
     "Raw",
+    "Sstc",
+    "Stc",
     "Step",
     "chain",
     "parse",
+    "receive",
+    "with_error_feedback",
 ]

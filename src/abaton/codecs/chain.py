@@ -1,7 +1,7 @@
 """Codecs with steps in front: clipping, noise and error feedback, chained flat.
 
-``chain(clip, feedback, codec)`` reads like the way of an update: each step in order, then the codec.
-Laws: ``chain(codec)`` writes the codec's own bytes; ``chain(a, chain(b, codec))`` is ``chain(a, b, codec)``.
+``chain(clip, feedback, codec)`` reads like the way of an update: each step in order, then the codec. Laws:
+``chain(codec)`` writes the codec's own bytes; ``chain(a, chain(b, codec))`` is ``chain(a, b, codec)``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Step(Protocol):
     def before(self, update: Vector, layout: Layout, key: Key, state: Vector | None) -> Vector:
         """The update to pass on; the input is never changed."""
 
-    def after(self, passed_on: Vector, decoded: Vector) -> Vector:
+    def after(self, passed_on: Vector, decoded: Vector) -> Vector | None:
         """What a stateful step keeps, once it is known what the server will read."""
 
 
@@ -85,8 +85,8 @@ class Pipeline:
         if not self.stateful:
             return payload, {}
         decoded = self.codec.decode(payload, layout, key)
-        kept = {s.name: s.after(passed_on[s.name], decoded) for s in self.steps if s.stateful}
-        return payload, kept
+        kept = {step.name: step.after(passed_on[step.name], decoded) for step in self.steps}
+        return payload, {name: state for name, state in kept.items() if state is not None}
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """What the server reads."""
@@ -117,4 +117,10 @@ def chain(*parts: Step | Codec | Pipeline) -> Pipeline:
     names = [step.name for step in pipeline.steps]
     if len(set(names)) < len(names):
         raise SettingsError("a step appears twice in a chain", remedy="name each step once")
+    order = [name for name in names if name in ("error_feedback", "gaussian_noise")]
+    if order == ["error_feedback", "gaussian_noise"]:
+        raise SettingsError(
+            "error feedback in front of noise would send the noise back in the next round",
+            remedy="write gaussian_noise first, then error_feedback",
+        )
     return pipeline

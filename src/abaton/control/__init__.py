@@ -1,38 +1,73 @@
 """The controller: events in, instructions out, no clock, socket, thread or file."""
 
+from abaton.control.adaptive import Thresholds
+from abaton.control.community import CommunityModel, community_model
 from abaton.control.messages import (
     Arrived,
+    Cancel,
     Commit,
+    Evaluate,
     Event,
     Failed,
     Instruction,
     Joined,
     Left,
     Publish,
+    Retire,
+    Scored,
     Stop,
+    Tick,
     Train,
     TrainSettings,
+    Wake,
     from_row,
     to_row,
 )
-from abaton.control.rules import Rules
+from abaton.control.robust import Krum, Median, NormBound, Trimmed
+from abaton.control.rules import POLICIES, Asynchronous, Blend, Latest, Rules, Synchronous
+from abaton.control.server import Adam, Momentum, Plain
 from abaton.control.state import State
 from abaton.control.step import step
+from abaton.control.weighting import ByExamples, ByStaleness, ByValidation
 
 __all__ = [
+    "POLICIES",
+    "Adam",
     "Arrived",
+    "Asynchronous",
+    "Blend",
+    "ByExamples",
+    "ByStaleness",
+    "ByValidation",
+    "Cancel",
     "Commit",
+    "CommunityModel",
+    "Evaluate",
     "Event",
     "Failed",
     "Instruction",
     "Joined",
+    "Krum",
+    "Latest",
     "Left",
+    "Median",
+    "Momentum",
+    "NormBound",
+    "Plain",
     "Publish",
+    "Retire",
     "Rules",
+    "Scored",
     "State",
     "Stop",
+    "Synchronous",
+    "Thresholds",
+    "Tick",
     "Train",
     "TrainSettings",
+    "Trimmed",
+    "Wake",
+    "community_model",
     "from_row",
     "step",
     "to_row",

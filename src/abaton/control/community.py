@@ -1,32 +1,230 @@
-"""The community model: what the learners' updates add up to."""
+"""The community model: what the learners' updates add up to.
+
+Three ways of mixing. `Mean`: all updates of a round start from the same version, the next one is that version plus
+their weighted mean (synchronous). `Newest`: the weighted mean of the newest model of every learner, exchanged in one
+pass over the parameters at each commit (Metis' cached community model). `Pulled`: every commit pulls the model towards
+it (FedAsync).
+"""
 
 from __future__ import annotations
 
+import math
+from typing import Protocol
+
+import numpy as np
+
 from abaton.codecs import Accumulator, Key, Pipeline
+from abaton.control.robust import Robust
+from abaton.control.rules import Blend, Rules, Synchronous
+from abaton.control.server import Optimiser, Plain
+from abaton.errors import AbatonError
 from abaton.vectors import Layout, Vector
 
+# The sum of all shares' bounds lies between these, in units of the scale: above, it could overflow 64 bits; below, the
+# mix would lose digits that float32 has.
+_MOST, _AIM, _LEAST = 2.0**62, 2.0**52, 2.0**40
+_NOTHING = 1e-30  # a weight at or below this counts as none
+_WHOLE = 1 << 160  # weights are summed as whole numbers of this unit: exact, in any order, in constant time
 
-class CommunityModel:
-    """The newest mix, and the updates that have been committed since.
 
-    Synchronous pacing: all updates of a round start from the same version, so the next version is that version plus the
-    weighted mean of the updates. They are added while still encoded, where the codec can do that.
+class CommunityModel(Protocol):
+    """The newest version, and what has been committed since."""
+
+    layout: Layout
+    codec: Pipeline
+    vector: Vector
+
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Let an update, made from a start vector, enter the mix."""
+
+    def retire(self, learner: str) -> None:
+        """Take a learner's share out of the mix."""
+
+    def publish(self) -> Vector:
+        """Make the mix the newest version; the vectors of older versions stay as they were."""
+
+
+def community_model(rules: Rules, layout: Layout, codec: Pipeline, initial: Vector) -> CommunityModel:
+    """The community model that the rules ask for."""
+    layout.check(initial, whose="the initial model")
+    if isinstance(rules.pacing, Synchronous):
+        return Mean(layout, codec, initial, rules.server, rules.robust)
+    if isinstance(rules.mixing, Blend):
+        return Pulled(layout, codec, initial, rules.mixing.alpha)
+    return Newest(layout, codec, initial, rules.server)
+
+
+def local_model(codec: Pipeline, layout: Layout, start: Vector, payload: bytes, key: Key) -> Vector:
+    """The model that a learner sent as a difference to where it started."""
+    made = start + codec.decode(payload, layout, key)
+    return layout.check(made, whose=f"the model of learner '{key.learner}'")
+
+
+class Mean:
+    """The version all learners started from, plus the mean of their updates, added while still encoded where it can be.
+
+    A robust mix needs to see the updates side by side, so they are decoded for it.
     """
 
-    def __init__(self, layout: Layout, codec: Pipeline, initial: Vector) -> None:
-        self.layout, self.codec = layout, codec
-        self.vector: Vector = layout.check(initial, whose="the initial model")
+    def __init__(
+        self,
+        layout: Layout,
+        codec: Pipeline,
+        initial: Vector,
+        server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
+        robust: Robust | None = None,
+    ) -> None:
+        self.layout, self.codec, self.vector = layout, codec, initial
+        self.server, self.robust = server, robust
+        self._memory = server.start(layout.size)
         self._sum: Accumulator | None = None
+        self._rows: list[tuple[float, Vector]] = []
 
-    def commit(self, payload: bytes, weight: float, key: Key) -> None:
-        """Add a learner's update to the next mix."""
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Add an update to the next mix."""
+        if self.robust is not None:
+            update = self.codec.decode(payload, self.layout, key)
+            self._rows.append(
+                (weight, self.layout.check(update, whose=f"the update of learner '{key.learner}'"))
+            )
+            return
         if self._sum is None:
             self._sum = self.codec.accumulator(self.layout, key.round)
         self._sum.add(payload, weight, key.learner)
 
+    def retire(self, learner: str) -> None:
+        """Nothing to do: a round's mix holds only that round's updates."""
+
     def publish(self) -> Vector:
-        """Make the mix the newest community model and return it; the vector of older versions stays as it was."""
-        if self._sum is not None:
-            self.vector = self.layout.check(self.vector + self._sum.mean(), whose="the community model")
-            self._sum = None
+        """The next version."""
+        change = self._change()
+        if change is not None:
+            taken, self._memory = self.server.apply(change, self._memory)
+            self.vector = self.layout.check(self.vector + taken, whose="the community model")
         return self.vector
+
+    def _change(self) -> Vector | None:
+        change: Vector | None = None
+        if self.robust is not None and self._rows:
+            weights, rows = zip(*self._rows, strict=True)
+            change = self.robust.mix(np.stack(rows), np.array(weights))
+        elif self._sum is not None:
+            change = self._sum.mean()
+        self._sum, self._rows = None, []
+        return change
+
+
+class Newest:
+    """The weighted mean of every learner's newest model, in time that does not depend on the number of learners.
+
+    The sum is kept in 64-bit whole numbers. Its scale is chosen from the models' norms and weights so that it can
+    neither overflow nor lose digits; when they leave that range, the sum is built again from the newest models with a
+    new scale. Under one scale the mix has the same bits in any order of the same commits.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        codec: Pipeline,
+        initial: Vector,
+        server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
+    ) -> None:
+        self.layout, self.codec, self.vector, self.server = layout, codec, initial, server
+        self._memory = server.start(layout.size)
+        self._mixed: Vector | None = None
+        self._total = np.zeros(layout.size, dtype=np.int64)
+        self._kept: dict[str, Vector] = {}
+        self._weights: dict[str, float] = {}
+        self._bounds: dict[str, float] = {}
+        self._weight_sum = self._bound_sum = 0
+        self._scale = 1.0
+
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Exchange the learner's old share for its new one."""
+        model = local_model(self.codec, self.layout, start, payload, key)
+        if not (math.isfinite(weight) and weight >= 0):
+            raise AbatonError(
+                f"the weight of learner '{key.learner}' is {weight}", remedy="check the weighting"
+            )
+        self.replace(key.learner, model, weight)
+
+    def replace(self, learner: str, model: Vector, weight: float) -> None:
+        """Let a model take the place of the learner's former one."""
+        weight = weight if weight > _NOTHING else 0.0
+        self._set_bound(learner, weight * 1.01 * math.sqrt(float(np.dot(model, model))))
+        self._fit(replaced=learner)
+        self._exchange(learner, model, weight)
+
+    def retire(self, learner: str) -> None:
+        """Take a learner's share out, exactly as it was put in."""
+        if learner in self._kept:
+            self._exchange(learner, self._kept[learner], 0.0)
+            del self._kept[learner], self._weights[learner]
+            self._set_bound(learner, 0.0)
+            self._fit()
+
+    def publish(self) -> Vector:
+        """The next version."""
+        if self._mixed is not None:
+            if isinstance(self.server, Plain):
+                self.vector = self._mixed
+            else:
+                taken, self._memory = self.server.apply(self._mixed - self.vector, self._memory)
+                self.vector = self.layout.check(self.vector + taken, whose="the community model")
+            self._mixed = None
+        return self.vector
+
+    def _exchange(self, learner: str, model: Vector, weight: float) -> None:
+        from abaton.vectors.mix import exchange
+
+        before = self._weights.get(learner, 0.0)
+        kept = self._kept.setdefault(learner, np.zeros_like(model))
+        self._weights[learner] = weight
+        self._weight_sum += _whole(weight) - _whole(before)
+        mixed = np.empty_like(self.vector)
+        inverse = 1 / self._scale / (self._weight_sum / _WHOLE) if self._weight_sum else 0.0
+        exchange(self._total, model, kept, weight * self._scale, before * self._scale, inverse, mixed)
+        self._mixed = mixed if self._weight_sum else None  # without any weight the model stays as it is
+
+    def _set_bound(self, learner: str, bound: float) -> None:
+        self._bound_sum += _whole(bound) - _whole(self._bounds.pop(learner, 0.0))
+        if bound:
+            self._bounds[learner] = bound
+
+    def _fit(self, replaced: str | None = None) -> None:
+        """Choose another scale if the sum of the shares' bounds has outgrown, or fallen far below, the present one."""
+        bound = self._bound_sum / _WHOLE
+        if _LEAST <= bound * self._scale < _MOST or not bound:
+            return
+        self._scale = 2.0 ** math.floor(math.log2(_AIM / bound))
+        self._total[:] = 0
+        if replaced in self._kept:  # its old share would not fit the new scale, and is about to go
+            del self._kept[replaced]
+            self._weight_sum -= _whole(self._weights.pop(replaced))
+        for learner, model in self._kept.items():
+            share = self._weights[learner] * self._scale
+            self._total += np.rint(share * model.astype(np.float64)).astype(np.int64)
+
+
+def _whole(number: float) -> int:
+    return int(number * float(_WHOLE))
+
+
+class Pulled:
+    """The community model pulled towards each commit by alpha times its weight."""
+
+    def __init__(self, layout: Layout, codec: Pipeline, initial: Vector, alpha: float) -> None:
+        self.layout, self.codec, self.vector, self.alpha = layout, codec, initial, alpha
+
+    def commit(self, weight: float, start: Vector, payload: bytes, key: Key) -> None:
+        """Pull the community model towards the learner's model."""
+        model = local_model(self.codec, self.layout, start, payload, key)
+        share = np.float32(min(1.0, self.alpha * weight))
+        self.vector = self.vector + share * (model - self.vector)
+
+    def retire(self, learner: str) -> None:
+        """Nothing to do: nobody's share is kept apart."""
+
+    def publish(self) -> Vector:
+        """The next version."""
+        return self.layout.check(self.vector, whose="the community model")

@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from abaton.control.adaptive import Thresholds
 from abaton.errors import StoreError
+
+Counts: TypeAlias = tuple[float, ...]
+"""What an evaluator counted, in a form that adds up over evaluators (see `control.score`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class Joined:
     at: float
     learner: str
     examples: int
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,25 @@ class Arrived:
     steps: int
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    score: Counts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An evaluator has scored another learner's model on its own validation set."""
+
+    at: float
+    learner: str
+    task: str
+    score: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A time that the controller asked to be woken at has come."""
+
+    at: float
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +80,24 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How a learner trains before it sends its update."""
+    """How a learner trains before it sends its update.
+
+    Attributes:
+        epochs: passes over the data; the most there may be, if the learner decides itself when to send.
+        batch_size: examples in a step.
+        learning_rate, momentum: of the solver (Metis, Eq. 2).
+        adaptive: thresholds of a learner that decides itself when to send.
+        committed: how many steps had been committed when it was asked.
+        staleness_limit: the effective staleness above which it sends.
+    """
 
     epochs: int = 1
     batch_size: int = 32
     learning_rate: float = 0.05
     momentum: float = 0.0
+    adaptive: Thresholds | None = None
+    committed: int = 0
+    staleness_limit: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +108,37 @@ class Train:
     learner: str
     version: int
     settings: TrainSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Let an evaluator score the model that another learner sent with a task."""
+
+    task: str
+    learner: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nobody waits for a task any more."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send a tick at a time."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Take a learner's share out of the mix."""
+
+    learner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +166,12 @@ class Stop:
     reason: str
 
 
-Event: TypeAlias = Joined | Left | Arrived | Failed
-Instruction: TypeAlias = Train | Commit | Publish | Stop
+Event: TypeAlias = Joined | Left | Arrived | Scored | Failed | Tick
+Instruction: TypeAlias = Train | Evaluate | Commit | Retire | Publish | Wake | Cancel | Stop
 
-_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Joined, Left, Arrived, Failed)}
+_EVENTS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick)
+}
 
 
 def to_row(event: Event) -> tuple[str, dict[str, Any]]:
@@ -111,13 +180,16 @@ def to_row(event: Event) -> tuple[str, dict[str, Any]]:
     >>> to_row(Left(at=2.0, learner="cleveland"))
     ('Left', {'at': 2.0, 'learner': 'cleveland'})
     """
-    return type(event).__name__, {name: getattr(event, name) for name in event.__slots__}
+    values = ((name, getattr(event, name)) for name in event.__slots__)
+    return type(event).__name__, {name: list(v) if isinstance(v, tuple) else v for name, v in values}
 
 
 def from_row(kind: str, body: Mapping[str, Any]) -> Event:
     """The event that a journal row holds."""
     try:
-        return _EVENTS[kind](**body)
+        # JSON knows lists only; what an evaluator counted is a tuple.
+        plain: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in body.items()}
+        return _EVENTS[kind](**plain)
     except (KeyError, TypeError) as error:
         raise StoreError(
             f"the journal holds an event '{kind}' that this version does not know",

@@ -6,7 +6,45 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
-from abaton.control.messages import Arrived
+from abaton.control.messages import Arrived, Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A learner that is there."""
+
+    examples: int
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A task under way: who trains, from which version, and how many steps had been committed then."""
+
+    learner: str
+    version: int
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """An update on its way into the mix.
+
+    Attributes:
+        update: what arrived.
+        version: the version it started from.
+        versions_missed: how many versions were published since.
+        staleness: steps committed by others since, plus its own (effective staleness).
+        waiting: evaluators that have not answered yet.
+        score: what the evaluators counted so far, all together.
+    """
+
+    update: Arrived
+    version: int
+    versions_missed: int
+    staleness: int
+    waiting: frozenset[str] = frozenset()
+    score: Counts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +53,30 @@ class State:
 
     Attributes:
         version: the newest version of the community model; 0 is the initial model.
-        attempt: how often the present round has been started.
-        present: the learners that are there, with their number of examples.
-        open: the tasks under way, with the learner of each.
-        arrived: the updates of the present round, by learner.
+        committed: how many steps all commits together were trained for.
+        attempt: how often the present round has been started (synchronous pacing).
+        late: whether the present round's deadline has passed.
+        asked: how many training tasks have been given out (asynchronous pacing).
+        begun: whether enough learners have joined and training has begun.
+        present: the learners that are there.
+        open: the training tasks under way.
+        scoring: updates that wait for evaluators, by task.
+        ready: updates of the present round that wait for the mix, by learner (synchronous pacing).
+        failures: how often in a row a learner's tasks have failed (asynchronous pacing).
+        cycles: each learner's staleness at its first commits, for the staleness criterion.
         stopped: why the run is over, or nothing.
     """
 
     version: int = 0
+    committed: int = 0
     attempt: int = 0
-    present: Map[str, int] = field(default_factory=Map)
-    open: Map[str, str] = field(default_factory=Map)
-    arrived: Map[str, Arrived] = field(default_factory=Map)
+    late: bool = False
+    asked: int = 0
+    begun: bool = False
+    present: Map[str, Member] = field(default_factory=Map)
+    open: Map[str, Assignment] = field(default_factory=Map)
+    scoring: Map[str, Contribution] = field(default_factory=Map)
+    ready: Map[str, Contribution] = field(default_factory=Map)
+    failures: Map[str, int] = field(default_factory=Map)
+    cycles: Map[str, tuple[int, ...]] = field(default_factory=Map)
     stopped: str | None = None

@@ -2,37 +2,35 @@
 
 Invariants, each with a test:
 (1) the same rules, state and event give the same answer; nothing passed in is changed;
-(2) a task is answered once: a second answer, or one to an unknown task, changes nothing;
-(3) every update that arrives for an open task enters exactly one mix, also when the round had to be tried again;
-(4) a version is published only from at least `quorum` updates, and versions count up by one;
-(5) commits are given in the order of the learners' names, so that every engine makes the same sum;
-(6) after Stop nothing more is asked for.
+(2) a task is answered once: a second answer, or one to an unknown or cancelled task, changes nothing;
+(3) every update that arrives for an open task is committed exactly once, unless its round was closed without it;
+(4) versions count up by one, and every version but the first follows at least one commit;
+(5) synchronous commits are given in the order of the learners' names, so that every engine makes the same sum;
+    asynchronous ones in the order in which updates arrived and their evaluators had answered;
+(6) in asynchronous pacing no learner waits for another one's training: a commit is answered with the next task;
+(7) an evaluator never scores its own learner's model, and never twice the same one;
+(8) after Stop nothing more is asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from immutables import Map
-
-from abaton.control import draw
+from abaton.control import asynchronous, scoring, synchronous
 from abaton.control.messages import (
     Arrived,
-    Commit,
     Event,
     Failed,
     Instruction,
     Joined,
     Left,
-    Publish,
-    Stop,
-    Train,
+    Retire,
+    Scored,
+    Tick,
 )
-from abaton.control.rules import Rules
-from abaton.control.state import State
-from abaton.control.weighting import by_examples
-
-Answer = tuple[State, tuple[Instruction, ...]]
+from abaton.control.rules import Latest, Rules, Synchronous
+from abaton.control.scoring import Answer
+from abaton.control.state import Contribution, Member, State
 
 
 def step(rules: Rules, state: State, event: Event) -> Answer:
@@ -45,79 +43,112 @@ def step(rules: Rules, state: State, event: Event) -> Answer:
     """
     if state.stopped is not None:
         return state, ()
+    if rules.seconds is not None and event.at > rules.seconds:
+        return synchronous.stop(state, "the time is up")
     match event:
         case Joined():
             return _joined(rules, state, event)
         case Left():
             return _left(rules, state, event)
         case Arrived():
-            if state.open.get(event.task) != event.learner:
-                return state, ()
-            heard = replace(
-                state, open=state.open.delete(event.task), arrived=state.arrived.set(event.learner, event)
-            )
-            return _close(rules, heard)
+            return _arrived(rules, state, event)
+        case Scored():
+            task, _, evaluator = event.task.rpartition("@")
+            return _settle(rules, scoring.hear(state, task, evaluator, event.score), event.at)
         case Failed():
-            if state.open.get(event.task) != event.learner:
+            return _failed(rules, state, event)
+        case Tick():
+            if event.name != synchronous.deadline(state.version, state.attempt):
                 return state, ()
-            return _close(rules, replace(state, open=state.open.delete(event.task)))
+            return _settle(rules, replace(state, late=True), event.at)
 
 
 def _joined(rules: Rules, state: State, event: Joined) -> Answer:
-    waiting = state.version == 0 and state.attempt == 0
-    state = replace(state, present=state.present.set(event.learner, event.examples))
-    if waiting and len(state.present) >= rules.learners:
-        return _begin(rules, state)
-    return state, ()
+    known = event.learner in state.present
+    state = replace(state, present=state.present.set(event.learner, Member(event.examples, event.group)))
+    if not state.begun:
+        if len(state.present) < rules.learners:
+            return state, ()
+        return _train(rules, replace(state, begun=True), sorted(state.present), event.at)
+    if known or isinstance(rules.pacing, Synchronous):
+        return state, ()
+    return _train(rules, state, [event.learner], event.at)
+
+
+def _train(rules: Rules, state: State, learners: list[str], now: float) -> Answer:
+    if isinstance(rules.pacing, Synchronous):
+        return synchronous.begin(rules, rules.pacing, state, now)
+    said: tuple[Instruction, ...] = ()
+    for learner in learners:
+        state, asked = asynchronous.train(rules, rules.pacing, state, learner)
+        said += asked
+    return state, said
 
 
 def _left(rules: Rules, state: State, event: Left) -> Answer:
-    if event.learner not in state.present:
+    learner = event.learner
+    if learner not in state.present:
         return state, ()
-    lost = [task for task, learner in state.open.items() if learner == event.learner]
-    state = replace(state, present=state.present.delete(event.learner), open=_without(state.open, lost))
-    return _close(rules, state) if lost else (state, ())
-
-
-def _without(tasks: Map[str, str], lost: list[str]) -> Map[str, str]:
+    lost = [task for task, work in state.open.items() if work.learner == learner]
+    still_open = state.open
     for task in lost:
-        tasks = tasks.delete(task)
-    return tasks
+        still_open = still_open.delete(task)
+    state = replace(state, present=state.present.delete(learner), open=still_open)
+    for task, made in state.scoring.items():
+        if learner in made.waiting:
+            state = scoring.hear(state, task, learner)
+    said: tuple[Instruction, ...] = ()
+    if not isinstance(rules.pacing, Synchronous) and rules.mixing == Latest("subtract"):
+        said = (Retire(learner),)
+    state, more = _settle(rules, state, event.at)
+    if state.stopped is None and state.begun and not state.present:
+        state, over = synchronous.stop(state, "too few learners are left")
+        more += over
+    return state, said + more
 
 
-def _close(rules: Rules, state: State) -> Answer:
-    """End the round once nothing is under way any more: mix what came in, or try again."""
-    if state.open:
+def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
+    work = state.open.get(event.task)
+    if work is None or work.learner != event.learner:
         return state, ()
-    if len(state.arrived) < rules.quorum:
-        return _begin(rules, state)
-    commits = tuple(
-        Commit(learner, update.task, state.version, update.payload, by_examples(update))
-        for learner, update in sorted(state.arrived.items())
+    made = Contribution(
+        event,
+        version=work.version,
+        versions_missed=state.version - work.version,
+        staleness=state.committed - work.committed + event.steps,
     )
-    version = state.version + 1
-    made = replace(state, version=version, attempt=0, arrived=Map())
-    if version == rules.rounds:
-        reason = "all rounds are done"
-        return replace(made, stopped=reason), (*commits, Publish(version), Stop(reason))
-    made, asked = _begin(rules, made)
-    return made, (*commits, Publish(version), *asked)
+    state = replace(state, open=state.open.delete(event.task))
+    state, asked = scoring.begin(rules, state, made)
+    state, more = _settle(rules, state, event.at)
+    return state, asked + more
 
 
-def _begin(rules: Rules, state: State) -> Answer:
-    """Ask learners to train from the newest version: a fresh sample of those whose update is not yet there."""
-    attempt = state.attempt + 1
-    if attempt > rules.attempts or len(state.present) < rules.quorum:
-        gone = len(state.present) < rules.quorum
-        reason = (
-            "too few learners are left"
-            if gone
-            else f"round {state.version + 1} failed {rules.attempts} times"
-        )
-        return replace(state, stopped=reason), (Stop(reason),)
-    names = sorted(name for name in state.present if name not in state.arrived)
-    wanted = min(rules.per_round - len(state.arrived), len(names))
-    chosen = draw.sample(names, wanted, rules.seed, "round", state.version, attempt)
-    tasks = {f"{state.version}.{attempt}.{learner}": learner for learner in sorted(chosen)}
-    asked = tuple(Train(task, learner, state.version, rules.training) for task, learner in tasks.items())
-    return replace(state, attempt=attempt, open=Map(tasks)), asked
+def _failed(rules: Rules, state: State, event: Failed) -> Answer:
+    task, _, evaluator = event.task.rpartition("@")
+    if task:
+        return _settle(rules, scoring.hear(state, task, evaluator), event.at)
+    work = state.open.get(event.task)
+    if work is None or work.learner != event.learner:
+        return state, ()
+    state = replace(state, open=state.open.delete(event.task))
+    if isinstance(rules.pacing, Synchronous):
+        return _settle(rules, state, event.at)
+    return asynchronous.failed(rules, rules.pacing, state, event.learner)
+
+
+def _settle(rules: Rules, state: State, now: float) -> Answer:
+    """Move updates whose evaluators have answered on to the mix."""
+    said: tuple[Instruction, ...] = ()
+    for made in scoring.complete(state):
+        state = replace(state, scoring=state.scoring.delete(made.update.task))
+        if isinstance(rules.pacing, Synchronous):
+            state = replace(state, ready=state.ready.set(made.update.learner, made))
+        else:
+            state, asked = asynchronous.commit(rules, rules.pacing, state, made)
+            said += asked
+            if state.stopped is not None:
+                return state, said
+    if isinstance(rules.pacing, Synchronous) and state.begun:
+        state, asked = synchronous.close(rules, rules.pacing, state, now)
+        said += asked
+    return state, said

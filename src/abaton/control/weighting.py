@@ -1,10 +1,92 @@
-"""How much a learner's update counts in the mix."""
+"""How much a learner's model counts in the mix: small policies whose weights are multiplied."""
 
 from __future__ import annotations
 
-from abaton.control.messages import Arrived
+from dataclasses import dataclass
+from typing import Literal
+
+from abaton.control.score import MEASURES
+from abaton.control.state import Contribution
+from abaton.errors import SettingsError
 
 
-def by_examples(update: Arrived) -> float:
-    """Weigh an update by the number of examples it was trained on (FedAvg)."""
-    return float(update.examples)
+@dataclass(frozen=True, slots=True)
+class ByExamples:
+    """Weigh by the number of examples trained on (FedAvg)."""
+
+    def weight(self, made: Contribution) -> float:
+        """The number of examples."""
+        return float(made.update.examples)
+
+
+@dataclass(frozen=True, slots=True)
+class ByValidation:
+    """Weigh by how well the model does on the validation sets of the other learners (DVW).
+
+    Attributes:
+        measure: one of the measures of `control.score`.
+        evaluators: how many of the other learners score each model; all of them if not given.
+    """
+
+    measure: str = "micro_f1"
+    evaluators: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.measure not in MEASURES:
+            raise SettingsError(
+                f"there is no measure '{self.measure}'",
+                where="weighting",
+                remedy=f"choose one of {', '.join(MEASURES)}",
+            )
+        if self.evaluators is not None and self.evaluators < 1:
+            raise SettingsError(
+                f"evaluators is {self.evaluators}",
+                where="weighting",
+                remedy="use at least 1, or leave it out",
+            )
+
+    def weight(self, made: Contribution) -> float:
+        """The measure over the counts of all evaluators together."""
+        return MEASURES[self.measure](made.score) if made.score else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ByStaleness:
+    """Let a model count less the more versions were published since it started (FedAsync).
+
+    Polynomial: (s + 1)^-a. Hinge: 1 up to b versions, then 1 / (a (s - b) + 1). Constant: 1.
+    """
+
+    kind: Literal["polynomial", "hinge", "constant"] = "polynomial"
+    a: float = 0.5
+    b: float = 4.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("polynomial", "hinge", "constant"):
+            raise SettingsError(
+                f"there is no staleness '{self.kind}'",
+                where="weighting",
+                remedy="use polynomial, hinge or constant",
+            )
+        if not (self.a >= 0 and self.b >= 0):
+            raise SettingsError("a or b is negative", where="weighting", remedy="use 0 or more")
+
+    def weight(self, made: Contribution) -> float:
+        """The discount for the versions missed."""
+        missed = made.versions_missed
+        if self.kind == "polynomial":
+            return float((missed + 1) ** -self.a)
+        if self.kind == "hinge" and missed > self.b:
+            return 1 / (self.a * (missed - self.b) + 1)
+        return 1.0
+
+
+Weighting = ByExamples | ByValidation | ByStaleness
+
+
+def weigh(parts: tuple[Weighting, ...], made: Contribution) -> float:
+    """The product of all parts' weights."""
+    weight = 1.0
+    for part in parts:
+        weight *= part.weight(made)
+    return weight

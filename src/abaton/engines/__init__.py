@@ -1,7 +1,20 @@
 """What carries messages and time between the controller and the learners."""
 
-from abaton.engines.contract import Engine, Task
+from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
+from abaton.engines.local import LocalEngine
+from abaton.engines.replay import Replayed
 from abaton.engines.virtual import Profile, VirtualEngine
 
-__all__ = ["Driver", "Engine", "Outcome", "Profile", "Task", "VirtualEngine"]
+__all__ = [
+    "Driver",
+    "Engine",
+    "EvaluateTask",
+    "LocalEngine",
+    "Outcome",
+    "Profile",
+    "Replayed",
+    "Task",
+    "TrainTask",
+    "VirtualEngine",
+]

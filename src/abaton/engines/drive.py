@@ -6,10 +6,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from abaton.codecs import Key
-from abaton.control import Arrived, Commit, Event, Instruction, Publish, Rules, State, Train, step, to_row
-from abaton.control.community import CommunityModel
+from abaton.control import (
+    Arrived,
+    Cancel,
+    Commit,
+    CommunityModel,
+    Evaluate,
+    Event,
+    Failed,
+    Instruction,
+    Publish,
+    Retire,
+    Rules,
+    State,
+    Train,
+    Wake,
+    step,
+    to_row,
+)
+from abaton.control.community import local_model
 from abaton.control.draw import round_key
-from abaton.engines.contract import Engine, Task
+from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.store import Journal, ModelRow
 from abaton.vectors import Vector
 
@@ -59,6 +76,8 @@ class Driver:
         self.journal, self.observe = journal, observe
         self.state = State()
         self._digest, self._updates, self._bytes_up = "", 0, 0
+        self._starts: dict[str, tuple[int, Vector]] = {}
+        self._sent: dict[str, Vector] = {}
 
     def run(self, watch: Watcher | None = None) -> Outcome:
         """Run to the end; `watch` hears of every event."""
@@ -86,22 +105,55 @@ class Driver:
         if isinstance(event, Arrived):
             self._updates += 1
             self._bytes_up += event.size
+        before = self.state
         self.state, instructions = step(self.rules, self.state, event)
-        self._act(instructions)
+        self._act(instructions, event)
+        if isinstance(event, Failed) and event.task in before.open:
+            self._starts.pop(event.task, None)
+        if self.state.committed != before.committed:
+            self.engine.tell(self.state.committed)
 
-    def _act(self, instructions: Iterable[Instruction]) -> None:
-        tasks = []
+    def _act(self, instructions: Iterable[Instruction], event: Event) -> None:
+        tasks: list[Task] = []
         for instruction in instructions:
             match instruction:
-                case Commit(learner, _, version, payload, weight):
-                    key = Key(round_key(self.rules.seed, version), learner)
-                    self.community.commit(self.journal.payloads.get(payload), weight, key)
+                case Train(task, learner, version, settings):
+                    self._starts[task] = (version, self.community.vector)
+                    tasks.append(TrainTask(task, learner, version, self.community.vector, settings))
+                case Evaluate(task, learner, model):
+                    assert isinstance(event, Arrived)
+                    tasks.append(EvaluateTask(task, learner, self._model(model, event)))
+                case Commit(learner, task, version, payload, weight):
+                    _, start = self._starts.pop(task)
+                    self._sent.pop(task, None)
+                    key = self._key(version, learner)
+                    self.community.commit(weight, start, self.journal.payloads.get(payload), key)
                 case Publish(version):
                     self.community.publish()
                     self._publish(version)
-                case Train(task, learner, version, settings):
-                    tasks.append(Task(task, learner, version, self.community.vector, settings))
+                case Retire(learner):
+                    self.community.retire(learner)
+                case Wake(name, at):
+                    self.engine.set_timer(name, at)
+                case Cancel(task):
+                    self._starts.pop(task, None)
+                    self._sent.pop(task, None)
+                    self.engine.cancel(task)
+        if tasks and self.engine.real:
+            self.journal.flush()
         self.engine.submit(tasks)
+
+    def _model(self, task: str, event: Arrived) -> Vector:
+        """The model that a learner sent, made once for all its evaluators."""
+        if task not in self._sent:
+            version, start = self._starts[task]
+            payload = self.journal.payloads.get(event.payload)
+            key = self._key(version, event.learner)
+            self._sent[task] = local_model(self.community.codec, self.community.layout, start, payload, key)
+        return self._sent[task]
+
+    def _key(self, version: int, learner: str) -> Key:
+        return Key(round_key(self.rules.seed, version), learner)
 
     def _publish(self, version: int) -> None:
         vector = self.community.vector

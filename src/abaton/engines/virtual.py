@@ -9,9 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from abaton.control import Arrived, Event, Failed, Joined, Left, draw
-from abaton.engines.contract import Task
+from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
+from abaton.engines.contract import EvaluateTask, Task, TrainTask
 from abaton.errors import SettingsError
 from abaton.learning import Learner
 
@@ -26,6 +27,7 @@ class Profile:
         latency: seconds that each message takes besides its bytes.
         dropout: the chance that a task is never answered.
         joins, leaves: when the learner comes and goes, in seconds.
+        group: which group of learners it belongs to, such as fast or slow.
     """
 
     speed: float = 100.0
@@ -34,6 +36,7 @@ class Profile:
     dropout: float = 0.0
     joins: float = 0.0
     leaves: float = float("inf")
+    group: str = ""
 
     def __post_init__(self) -> None:
         for name in ("speed", "bandwidth"):
@@ -64,6 +67,8 @@ class VirtualEngine:
         finished: answers of an earlier life of this run, by task: they are used instead of training again.
     """
 
+    real: ClassVar[bool] = False
+
     def __init__(
         self,
         learners: Mapping[str, Learner],
@@ -81,7 +86,7 @@ class VirtualEngine:
         self._seen: set[str] = set()
         self._heap: list[tuple[float, int, str, str]] = []
         self._sequence = 0
-        self._now = 0.0
+        self._now, self._committed = 0.0, 0
         for name, profile in self._profiles.items():
             self._push(profile.joins, "joins", name)
             if profile.leaves != float("inf"):
@@ -98,13 +103,30 @@ class VirtualEngine:
                 continue
             self._seen.add(task.key)
             self._tasks[task.key] = task
-            profile = self._profiles[task.learner]
+            learner, profile = self._learners[task.learner], self._profiles[task.learner]
             started = self._now + profile.latency + task.model.nbytes / profile.bandwidth
-            busy = self._learners[task.learner].steps(task.settings) / profile.speed
+            if isinstance(task, EvaluateTask):
+                # Evaluators are a service of their own: they work while their learner trains.
+                busy = learner.evaluation_steps / profile.speed
+                self._push(started + busy + profile.latency, "scored", task.key)
+                continue
+            busy = learner.steps(task.settings) / profile.speed
             if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
             else:
                 self._push(started + busy, "trained", task.key)
+
+    def set_timer(self, name: str, at: float) -> None:
+        """Ask for a tick at a simulated time."""
+        self._push(at, "ticks", name)
+
+    def cancel(self, key: str) -> None:
+        """Forget a task; nothing of it is heard any more."""
+        self._tasks.pop(key, None)
+
+    def tell(self, committed: int) -> None:
+        """Let learners know how many steps have been committed: here they know at once."""
+        self._committed = committed
 
     def events(self) -> Sequence[Event]:
         """The next event, after simulating everything that nobody hears of."""
@@ -117,26 +139,29 @@ class VirtualEngine:
 
     def _happen(self, kind: str, name: str) -> Event | None:
         if kind == "joins":
-            return Joined(self._now, name, len(self._learners[name].examples))
+            return Joined(self._now, name, len(self._learners[name].examples), self._profiles[name].group)
         if kind == "leaves":
             return Left(self._now, name)
-        learner = self._tasks[name].learner
-        if self._profiles[learner].leaves <= self._now:
-            self._tasks.pop(name)
-            return None  # it left in the middle: nobody answers
-        if kind == "drops":
-            self._tasks.pop(name)
-            return Failed(self._now, learner, name, "dropped out")
+        if kind == "ticks":
+            return Tick(self._now, name)
+        task = self._tasks.get(name)
+        if task is None or self._profiles[task.learner].leaves <= self._now:
+            self._tasks.pop(name, None)
+            return None  # cancelled, or its learner left in the middle: nobody answers
         if kind == "trained":
-            answer = self._answer(self._tasks[name])
-            profile = self._profiles[learner]
+            assert isinstance(task, TrainTask)
+            profile = self._profiles[task.learner]
+            self._answers[name] = answer = self._answer(task)
             self._push(self._now + profile.latency + answer.size / profile.bandwidth, "arrives", name)
-            self._answers[name] = answer
             return None
-        self._tasks.pop(name)
+        del self._tasks[name]
+        if kind == "drops":
+            return Failed(self._now, task.learner, name, "dropped out")
+        if kind == "scored":
+            return Scored(self._now, task.learner, name, self._learners[task.learner].evaluate(task.model))
         return replace(self._answers.pop(name), at=self._now)
 
-    def _answer(self, task: Task) -> Arrived:
+    def _answer(self, task: TrainTask) -> Arrived:
         learner = self._learners[task.learner]
         known = self._finished.get(task.key)
         if known is not None and learner.forgetful:
@@ -151,6 +176,7 @@ class VirtualEngine:
             steps=update.steps,
             examples=len(learner.examples),
             metrics={"loss": update.loss},
+            score=update.score,
         )
 
     def _push(self, at: float, kind: str, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import parse
-from abaton.control import Rules, TrainSettings
+from abaton.control import Rules, Synchronous, TrainSettings
 from abaton.engines import Profile
 from abaton.lab.cohort import FEATURES, cohort, held_out
 from abaton.lab.experiment import Experiment
@@ -37,7 +37,7 @@ def experiment(*, seed: int, rounds: int, scale: float) -> Experiment:
     train, test = split(seed, scale)
     model = network()
     pooled = together(test)
-    rules = Rules(learners=len(train), rounds=rounds, quorum=2, seed=seed, training=TRAINING)
+    rules = Rules(len(train), rounds, pacing=Synchronous(quorum=2), seed=seed, training=TRAINING)
     return Experiment(
         model, train, rules, parse("raw"), PROFILES, lambda vector: quality(model, vector, pooled)
     )

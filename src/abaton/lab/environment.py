@@ -68,7 +68,8 @@ def deal(learners: Sequence[str], groups: Sequence[Group]) -> Environment:
                 turns.append(group)
     pairs = list(zip(learners, turns, strict=True))
     return Environment(
-        {name: group.profile for name, group in pairs}, {name: group.name for name, group in pairs}
+        {name: replace(group.profile, group=group.name) for name, group in pairs},
+        {name: group.name for name, group in pairs},
     )
 
 

@@ -14,8 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
-from abaton.control import Arrived, Rules, from_row
-from abaton.control.community import CommunityModel
+from abaton.control import Arrived, Rules, community_model, from_row
 from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
@@ -36,6 +35,7 @@ class Experiment:
     codec: Pipeline
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     observe: Observer | None = None
+    validation: Mapping[str, Examples] = field(default_factory=dict)
 
 
 def build(recipe: Mapping[str, Any]) -> Experiment:
@@ -85,15 +85,17 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
     """Run an experiment under the virtual clock; a journal that holds a part of it already is gone on with."""
     seed = experiment.rules.seed
     learners = {
-        name: Learner(name, experiment.model, examples, experiment.codec, seed)
+        name: Learner(
+            name, experiment.model, examples, experiment.codec, seed, experiment.validation.get(name)
+        )
         for name, examples in experiment.sites.items()
     }
     finished = {event.task: event for event in _answers(journal) if event.payload in journal.payloads}
     engine = VirtualEngine(
         learners, experiment.profiles, keep=journal.payloads.put, seed=seed, finished=finished
     )
-    layout = experiment.model.layout
-    community = CommunityModel(layout, experiment.codec, experiment.model.initial(seed))
+    initial = experiment.model.initial(seed)
+    community = community_model(experiment.rules, experiment.model.layout, experiment.codec, initial)
     return Driver(experiment.rules, community, engine, journal, experiment.observe).run(watch)
 
 

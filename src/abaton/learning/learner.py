@@ -9,7 +9,8 @@ import numpy as np
 
 from abaton.codecs import Key, Pipeline
 from abaton.control.draw import round_key
-from abaton.control.messages import TrainSettings
+from abaton.control.messages import Counts, TrainSettings
+from abaton.learning.metrics import count
 from abaton.learning.model import Examples, Model
 from abaton.vectors import Vector
 
@@ -21,6 +22,7 @@ class Update:
     payload: bytes
     steps: int
     loss: float
+    score: Counts = ()
 
 
 class Learner:
@@ -30,8 +32,17 @@ class Learner:
     update. What must stay at the site (the codec's memory, running statistics) stays in this object.
     """
 
-    def __init__(self, name: str, model: Model, examples: Examples, codec: Pipeline, seed: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        examples: Examples,
+        codec: Pipeline,
+        seed: int,
+        validation: Examples | None = None,
+    ) -> None:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
+        self.validation = validation
         self._memory = codec.start(model.layout)
         self._local: dict[str, Vector] = {}
 
@@ -44,6 +55,18 @@ class Learner:
         """How many batches a task takes."""
         return self.model.steps(len(self.examples), settings)
 
+    @property
+    def evaluation_steps(self) -> float:
+        """What an evaluation costs, in training batches: a forward pass of the validation set is a third of a batch."""
+        return 0.0 if self.validation is None else len(self.validation) / 96
+
+    def evaluate(self, model: Vector) -> Counts:
+        """Score a model on the learner's validation set, as counts that add up over learners."""
+        if self.validation is None:
+            return ()
+        predictions = self.model.score(model, self.validation, self._local).predictions
+        return count(predictions, self.validation.y)
+
     def train(self, task: str, version: int, start: Vector, settings: TrainSettings) -> Update:
         """Train from a version of the community model and encode what changed."""
         shuffle = self._generator(task)
@@ -53,7 +76,7 @@ class Learner:
         key = Key(round_key(self.seed, version), self.name)
         payload, self._memory = self.codec.encode(change, layout, key, self._memory)
         self._local = dict(trained.local)
-        return Update(payload, trained.steps, trained.loss)
+        return Update(payload, trained.steps, trained.loss, self.evaluate(trained.vector))
 
     def _generator(self, task: str) -> np.random.Generator:
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()

@@ -1,4 +1,4 @@
-"""How good predictions are: accuracy and the area under the ROC curve."""
+"""How good predictions are: counts that add up over sites, accuracy, and the area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from abaton.control.messages import Counts
+
+
+def count(predictions: NDArray[Any], labels: NDArray[Any]) -> Counts:
+    """What an evaluator sends: counts for each class, or error sums for values (see `control.score`).
+
+    >>> count(np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), np.array([0, 1, 1]))
+    (1, 1, 1, 2, 2, 1)
+    """
+    if predictions.ndim == 1:
+        wrong, values = predictions - labels, labels.astype(np.float64)
+        sums = (len(labels), np.dot(wrong, wrong), values.sum(), np.dot(values, values))
+        return tuple(float(value) for value in sums)
+    classes = predictions.shape[1]
+    said = predictions.argmax(1)
+    hits = np.bincount(labels[said == labels].reshape(-1), minlength=classes)
+    actual = np.bincount(labels.reshape(-1), minlength=classes)
+    return tuple(int(n) for n in (*hits, *actual, *np.bincount(said.reshape(-1), minlength=classes)))
 
 
 def accuracy(chances: NDArray[Any], labels: NDArray[Any]) -> float:

@@ -1,1 +1,55 @@
-"""FHIR records in and out, de-identified before anything else sees them."""
+"""FHIR records in and out, de-identified before anything else sees them.
+
+The core needs the standard library only, so that the same code runs on a phone.
+"""
+
+from abaton.records.deidentify import Deidentifier
+from abaton.records.explain import explain
+from abaton.records.need import (
+    Code,
+    CodeFilter,
+    DateFilter,
+    Dates,
+    Deidentification,
+    Function,
+    Identity,
+    Mechanism,
+    Need,
+    Preset,
+    Rule,
+    Want,
+)
+from abaton.records.parsing import dump, parse
+from abaton.records.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
+from abaton.records.stages import Consented, Deidentified, Record
+from abaton.records.tally import Tally
+from abaton.records.validity import Problem, problems
+
+__all__ = [
+    "Code",
+    "CodeFilter",
+    "Consented",
+    "DateFilter",
+    "Dates",
+    "Deidentification",
+    "Deidentified",
+    "Deidentifier",
+    "Function",
+    "Identity",
+    "MappingRow",
+    "MappingSink",
+    "Mechanism",
+    "MemoryMapping",
+    "Need",
+    "Preset",
+    "Problem",
+    "Pseudonyms",
+    "Record",
+    "Rule",
+    "Tally",
+    "Want",
+    "dump",
+    "explain",
+    "parse",
+    "problems",
+]

@@ -1,5 +1,33 @@
-"""Figures: pure functions from rows to pictures, which need no network to be looked at."""
+"""Reports: pure functions from rows to documents that open anywhere, offline."""
 
 from abaton.report.partition import partition_figure
+from abaton.report.privacy import (
+    Checks,
+    Consents,
+    Custody,
+    Element,
+    ModelUtility,
+    PrivacyInputs,
+    Residual,
+    Signature,
+    StudyFacts,
+    inputs_from,
+    privacy_report,
+)
+from abaton.report.privacy_page import privacy_page
 
-__all__ = ["partition_figure"]
+__all__ = [
+    "Checks",
+    "Consents",
+    "Custody",
+    "Element",
+    "ModelUtility",
+    "PrivacyInputs",
+    "Residual",
+    "Signature",
+    "StudyFacts",
+    "inputs_from",
+    "partition_figure",
+    "privacy_page",
+    "privacy_report",
+]

@@ -63,7 +63,7 @@ class Store:
         self.vectors = Models(folder / "models")
         self._engine = sql.create_engine(f"sqlite:///{self.database}", connect_args={"timeout": 30})
         sql.event.listen(self._engine, "connect", _prepare)
-        with self.reading() as connection:
+        with self._alone(), self.reading() as connection:
             schema.metadata.create_all(connection)
             found = connection.scalar(sql.select(schema.about.c.schema))
             if found is None:
@@ -74,6 +74,15 @@ class Store:
                     where=str(self.database),
                     remedy="use the version of Abaton that wrote it, or another folder with --store",
                 )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for other processes that are opening the same store: only one of them may create its tables."""
+        with writing(self.folder):
+            handle = (self.folder / "opening.lock").open("a")
+        with handle:
+            fcntl.flock(handle.fileno(), fcntl.LOCK_EX)
+            yield
 
     def __enter__(self) -> Self:
         return self

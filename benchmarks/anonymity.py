@@ -1,0 +1,307 @@
+"""Anonymity of tables: agreement with ARX, speed beside anjana and pycanon, one million rows in bounded memory.
+
+The peers pin an old numpy, so they live in an environment of their own: with ``anjana``, ``pycanon`` and
+``polars`` installed there, ``PYTHONPATH=src python benchmarks/anonymity.py`` prints the same rows with them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from abaton.bench import Measure, at_least, at_most, best_seconds
+from abaton.records.anonymity import (
+    AnonymitySettings,
+    BinHierarchy,
+    Closeness,
+    Diversity,
+    FileHierarchy,
+    QuasiIdentifier,
+    Sensitive,
+    TableHierarchy,
+    encode,
+    examine,
+)
+from abaton.records.anonymity.lattice import optimum
+from abaton.records.anonymity.measures import measure
+from abaton.records.anonymity.releases import as_is
+
+ADULT = Path(__file__).resolve().parents[2] / "shared" / "data" / "fhir" / "kanon"
+COLUMNS = ("sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation")
+SALARY = "salary-class"
+
+# What ARX 3.9.2 finds on Adult: quasi-identifiers, what is asked, suppression limit, loss, records left out.
+ARX: tuple[tuple[str, int, Sensitive | None, float, float, int], ...] = (
+    ("5 QI, k=5", 5, None, 0.05, 0.0802157442, 1385),
+    ("8 QI, k=5", 8, None, 0.05, 0.2518517152, 1458),
+    ("8 QI, k=5, l=2", 8, Sensitive(SALARY, Diversity(2)), 0.05, 0.3282766575, 1389),
+    ("8 QI, k=5, any suppression", 8, None, 1.0, 0.2200498762, 3049),
+    ("8 QI, k=5, t=0.2 equal", 8, Sensitive(SALARY, None, Closeness(0.2)), 0.05, 0.4811442241, 1022),
+    (
+        "8 QI, k=5, t=0.2 ordered",
+        8,
+        Sensitive(SALARY, None, Closeness(0.2, "ordered")),
+        0.05,
+        0.4811442241,
+        1022,
+    ),
+)
+
+
+def run() -> list[Measure]:
+    """All measurements; what needs data or peers that are not here is left out with a remark."""
+    frame, settings, folder = _adult() if ADULT.is_dir() else _made_up()
+    rows = _arx(frame, folder) if ADULT.is_dir() else []
+    rows += _pycanon(frame)
+    rows += _anjana(frame, settings, folder)
+    return rows + _million(frame, settings, folder)
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _adult() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
+    frame = pl.read_csv(ADULT / "adult.csv", separator=";", infer_schema=False)
+    return frame, _asked_of_adult, ADULT
+
+
+def _asked_of_adult(columns: int, **options: Any) -> AnonymitySettings:
+    quasi = (QuasiIdentifier(c, FileHierarchy(f"adult_hierarchy_{c}.csv")) for c in COLUMNS[:columns])
+    return AnonymitySettings(tuple(quasi), **options)
+
+
+def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
+    """A table of Adult's shape, for where Adult is not."""
+    _note("the Adult table is not beside this checkout: measuring a made-up one of its shape, without ARX")
+    random = np.random.default_rng(1)
+    sizes = {"sex": 2, "race": 5, "marital-status": 7, "education": 16, "native-country": 41, "workclass": 8}
+    sizes |= {"occupation": 14, SALARY: 2}
+    cells = {"age": random.integers(17, 90, 30_162).astype(str)}
+    for name, size in sizes.items():
+        share = 1 / np.arange(1, size + 1)
+        cells[name] = random.choice([f"{name}{i}" for i in range(size)], 30_162, p=share / share.sum())
+
+    def asked(columns: int, **options: Any) -> AnonymitySettings:
+        quasi = [
+            QuasiIdentifier(c, BinHierarchy((5.0, 10.0, 20.0)))
+            if c == "age"
+            else QuasiIdentifier(
+                c, TableHierarchy(tuple((f"{c}{i}", f"{i // 4}", "*") for i in range(sizes[c])))
+            )
+            for c in COLUMNS[:columns]
+        ]
+        return AnonymitySettings(tuple(quasi), **options)
+
+    return pl.DataFrame(cells), asked, Path()
+
+
+def _arx(frame: pl.DataFrame, folder: Path) -> list[Measure]:
+    rows = []
+    for name, columns, sensitive, limit, loss, suppressed in ARX:
+        asked = _asked_of_adult(columns, sensitive=(sensitive,) if sensitive else (), suppression_limit=limit)
+        table = encode(frame, asked, folder=folder)
+        found = optimum(table, asked)
+        rows += [
+            at_most(f"ARX, {name}: difference in loss", abs(round(found.loss, 10) - loss), 0, ""),
+            at_most(
+                f"ARX, {name}: difference in records left out", abs(found.suppressed - suppressed), 0, ""
+            ),
+            Measure(f"ARX, {name}: search", best_seconds(lambda: optimum(table, asked), repeats=3), "s"),  # noqa: B023
+            Measure(f"ARX, {name}: nodes counted of {found.nodes}", found.evaluated, ""),
+        ]
+    return rows
+
+
+def _peer(name: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except ImportError:
+        _note(
+            f"{name.split('.')[0]} is not installed here: its rows are left out (see benchmarks/anonymity.py)"
+        )
+        return None
+
+
+def _once(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _pycanon(frame: pl.DataFrame) -> list[Measure]:
+    peer = _peer("pycanon.anonymity")
+    rows = []
+    for columns in (5, 8):
+        names = list(COLUMNS[:columns])
+        sensitive = (Sensitive(SALARY),)
+        plain = AnonymitySettings(tuple(QuasiIdentifier(name) for name in names))
+        whole = AnonymitySettings(plain.quasi_identifiers, sensitive=sensitive)
+
+        def ours(asked: AnonymitySettings) -> object:
+            table = encode(frame, asked)
+            return measure(table, as_is(table), asked)
+
+        k = best_seconds(lambda: ours(plain), repeats=30)  # noqa: B023
+        everything = best_seconds(lambda: ours(whole), repeats=30)  # noqa: B023
+        rows += [
+            Measure(f"measure {columns} QI: k and risks", k, "s"),
+            Measure(f"measure {columns} QI: k, l, t and risks", everything, "s"),
+        ]
+        if peer is None:
+            continue
+        data = _pandas(frame)
+        theirs = {
+            "k": best_seconds(lambda: peer.k_anonymity(data, names), repeats=3),  # noqa: B023
+            "l": _once(lambda: peer.l_diversity(data, names, [SALARY])),  # noqa: B023
+            "t": _once(lambda: peer.t_closeness(data, names, [SALARY])),  # noqa: B023
+        }
+        rows += [
+            Measure(f"pycanon {columns} QI: {what} alone", seconds, "s") for what, seconds in theirs.items()
+        ]
+        rows += [
+            at_least(f"pycanon {columns} QI: k alone, times slower", theirs["k"] / k, 10, "x"),
+            at_least(
+                f"pycanon {columns} QI: l alone, times slower than our all", theirs["l"] / everything, 10, "x"
+            ),
+            at_least(
+                f"pycanon {columns} QI: t alone, times slower than our all", theirs["t"] / everything, 10, "x"
+            ),
+        ]
+    return rows
+
+
+def _pandas(frame: pl.DataFrame) -> Any:
+    pandas = importlib.import_module("pandas")
+    return pandas.DataFrame({name: frame[name].to_list() for name in frame.columns})
+
+
+def _anjana(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], folder: Path) -> list[Measure]:
+    peer = _peer("anjana.anonymity")
+    sensitive = (Sensitive(SALARY, Diversity(2)),)
+    cases = [("5 QI, k=5", 5, ()), ("8 QI, k=5", 8, ()), ("5 QI, k=5, l=2", 5, sensitive)]
+    rows = []
+    for name, columns, models in cases:
+        asked = settings(columns, sensitive=models)
+        ours = best_seconds(lambda: examine(frame, asked, folder=folder), repeats=5)  # noqa: B023
+        rows.append(Measure(f"best recoding, {name}: from rows to result", ours, "s"))
+        if peer is None:
+            continue
+        names = list(COLUMNS[:columns])
+        data, levels = _pandas(frame), _levels(encode(frame, asked, folder=folder))
+        arguments: tuple[Any, ...] = (
+            data,
+            [],
+            names,
+            *([SALARY] if models else []),
+            5,
+            *([2] if models else []),
+            5.0,
+        )
+        call = peer.l_diversity if models else peer.k_anonymity
+        theirs = _once(lambda: call(*arguments, levels))  # noqa: B023
+        rows += [
+            Measure(f"anjana {name} (greedy, not optimal)", theirs, "s"),
+            at_least(f"anjana {name}: times slower", theirs / ours, 10, "x"),
+        ]
+    return rows
+
+
+def _levels(table: Any) -> dict[str, dict[int, Any]]:
+    """Hierarchies the way anjana wants them."""
+    return {
+        made.column: {
+            level: np.array([made.labels[level][code] for code in made.steps[level]])
+            for level in range(made.height + 1)
+        }
+        for made in table.ladders
+    }
+
+
+_CHILD = """
+import json, sys, time
+from pathlib import Path
+import polars
+from abaton.records.anonymity import examine, read_settings
+from abaton.records.anonymity.files import scan, write
+def peak():
+    # Not ru_maxrss: that starts with the parent's.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+table, study, out = map(Path, sys.argv[1:])
+start, before = time.perf_counter(), peak()
+settings = read_settings(study)
+frame = scan(table)
+made = examine(frame, settings, folder=study.parent)
+found = time.perf_counter()
+write(frame, made.table, made.shown, settings, out)
+print(json.dumps({"search": found - start, "write": time.perf_counter() - found, "k": made.after.k,
+    "memory": peak() - before, "rows": made.before.records, "suppressed": made.after.suppressed}))
+"""
+
+
+def _million(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], folder: Path) -> list[Measure]:
+    """One million records, ages jittered so that they are not copies, measured and enforced from disk."""
+    random = np.random.default_rng(7)
+    rows = frame[random.integers(0, len(frame), 1_000_000)]
+    ages = np.clip(rows["age"].cast(pl.Int64).to_numpy() + random.integers(-3, 4, len(rows)), 17, 90)
+    rows = rows.with_columns(pl.Series("age", ages.astype(str)))
+    made = []
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place)
+        rows.write_csv(work / "million.csv")
+        size = (work / "million.csv").stat().st_size / 2**20
+        del rows
+        for method in ("recode", "mondrian"):
+            _study(work / "study.toml", settings(8), folder, method)
+            done = subprocess.run(
+                [sys.executable, "-c", _CHILD, work / "million.csv", work / "study.toml", work / "out.csv"],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            told = json.loads(done.stdout)
+            name = f"1M records, 8 QI, {method}"
+            made += [
+                Measure(f"{name}: read, measure, search", told["search"], "s"),
+                Measure(f"{name}: write {size:.0f} MB", told["write"], "s"),
+                at_least(f"{name}: k reached", told["k"], 5, ""),
+                at_most(f"{name}: memory above an idle start", told["memory"], 1024, "MB"),
+            ]
+    return made
+
+
+def _study(path: Path, asked: AnonymitySettings, folder: Path, method: str) -> None:
+    """The study document of a benchmark."""
+    lines = ["[privacy.anonymity]", "k = 5", f'method = "{method}"', f'keep = ["{SALARY}"]']
+    for quasi in asked.quasi_identifiers:
+        match quasi.hierarchy:
+            case FileHierarchy(file=file):
+                hierarchy = json.dumps(str(folder / file))
+            case TableHierarchy(rows=rows):
+                hierarchy = f"{{ rows = {json.dumps(rows)} }}"
+            case BinHierarchy(widths=widths):
+                hierarchy = f"{{ bins = {json.dumps(widths)} }}"
+        lines += [
+            "[[privacy.anonymity.quasi_identifiers]]",
+            f'column = "{quasi.column}"',
+            f"hierarchy = {hierarchy}",
+        ]
+    path.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    print(json.dumps([row.row() for row in run()], indent=2))

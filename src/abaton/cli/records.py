@@ -1,0 +1,238 @@
+"""``abaton records``: de-identify, check and explain FHIR records where they live."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from abaton.cli.anonymity import anonymity
+from abaton.cli.output import emit, note, progress, table
+from abaton.cli.view import conformance, view
+from abaton.errors import Refused, SettingsError
+
+if TYPE_CHECKING:
+    from abaton.records.need import Need
+    from abaton.records.tally import Tally
+
+app = typer.Typer(help="De-identify, check and explain FHIR records.", no_args_is_help=True)
+app.command()(anonymity)
+app.command()(view)
+app.command()(conformance)
+
+_STUDY = typer.Option(None, "--study", help="The study document (study.toml or an InteropEHRate Bundle).")
+_KEY = typer.Option(
+    None, "--key", help="The file with the study key (at least 32 random bytes); needed to pseudonymise."
+)
+_SITE = typer.Option("", "--site", help="This site's name, which enters every pseudonym.")
+_JSON = typer.Option(False, "--json", help="Print as JSON.")
+
+
+@app.command()
+def deidentify(
+    inputs: list[str] = typer.Argument(
+        ..., metavar="IN...", help="Files, directories, or - for standard input."
+    ),
+    *,
+    study: Path | None = _STUDY,
+    out: Path = typer.Option(..., "--out", help="The directory to write to."),
+    key: Path | None = _KEY,
+    mapping: Path | None = typer.Option(
+        None, "--mapping", help="The mapping table, kept by the data controller; never inside the output."
+    ),
+    site: str = _SITE,
+    ground: str = typer.Option(
+        "stated by the data holder", "--ground", help="Why these records may be used: the consent or vote."
+    ),
+    jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="How many processes work side by side."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with an export that was interrupted."),
+    skip_refused: bool = typer.Option(False, "--skip-refused", help="Leave refused records out and go on."),
+    json: bool = _JSON,
+) -> None:
+    """De-identify records for a study and print what was read, kept and dropped, by path and reason.
+
+    Every output is written whole or not at all. Exit code 3: at least one file was refused.
+    """
+    from abaton.records.exporting import Job, Outcome, export
+    from abaton.records.sources import find
+    from abaton.records.tally import Tally
+
+    need = _need(study)
+    _check_places(need, out, mapping)
+    secret = _secret(need, key)
+    sources = find(inputs)
+    year = datetime.now(UTC).year
+    job = Job(need, secret, year, ground, site, str(mapping) if mapping else "", skip_refused)
+    whole = Tally()
+    with progress() as bar:
+        task = bar.add_task("de-identifying", total=len(sources), detail="")
+
+        def step(outcome: Outcome) -> None:
+            whole.add(outcome.tally)
+            bar.advance(task)
+            if outcome.error:
+                note(f"abaton: {outcome.error}")
+
+        outcomes = export(sources, out, job, processes=jobs, resume=resume, step=step)
+    files = [{"in": o.source, "out": o.out, "refused": bool(o.error)} for o in outcomes]
+    _print_tally(whole, need, files, json=json)
+    codes = [outcome.exit_code for outcome in outcomes if outcome.error]
+    if codes:
+        raise typer.Exit(max(codes))
+
+
+@app.command()
+def check(
+    inputs: list[str] = typer.Argument(
+        ..., metavar="IN...", help="Files, directories, or - for standard input."
+    ),
+    *,
+    json: bool = _JSON,
+) -> None:
+    """Check records against R4: places and rules that are broken, never a value. Exit code 1: problems found."""
+    from collections import Counter
+
+    from abaton.records.parsing import parse
+    from abaton.records.sources import documents, find
+    from abaton.records.validity import problems
+
+    found: Counter[tuple[str, str]] = Counter()
+    read = unreadable = 0
+    for source in find(inputs):
+        try:
+            for raw, where in documents(source):
+                read += 1
+                found.update((problem.path, problem.rule) for problem in problems(parse(raw, where=where)))
+        except Refused as error:
+            unreadable += 1
+            note(f"abaton: {error}")
+    rows = [(path, rule, count) for (path, rule), count in sorted(found.items())]
+    if json:
+        listed = [{"path": path, "rule": rule, "count": count} for path, rule, count in rows]
+        emit({"read": read, "refused": unreadable, "problems": listed})
+    else:
+        table(f"{read:,} records checked", ["path", "rule", "count"], rows)
+    if unreadable:
+        raise typer.Exit(Refused.exit_code)
+    if rows:
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    file: str = typer.Argument(..., metavar="FILE", help="A file of records."),
+    *,
+    study: Path | None = _STUDY,
+    json: bool = _JSON,
+) -> None:
+    """Show which rule does what to each element of a record: places, rules and counts, never a value."""
+    import secrets
+    from collections import Counter
+
+    from abaton.records.explain import explain as told_of
+    from abaton.records.parsing import parse
+    from abaton.records.pseudonyms import Pseudonyms
+    from abaton.records.sources import documents, find
+    from abaton.records.stages import Consented, Record
+
+    need = _need(study)
+    names = Pseudonyms(need.study, secrets.token_bytes(32))
+    year = datetime.now(UTC).year
+    kept: Counter[tuple[str, str]] = Counter()
+    dropped: Counter[tuple[str, str]] = Counter()
+    for source in find([file]):
+        for raw, where in documents(source):
+            record = Consented.on_ground(Record(parse(raw, where=where)), "explained to the data holder")
+            for row in told_of(record, need, names, year=year):
+                kept[row.path, row.why] += row.kept
+                dropped[row.path, row.why] += row.dropped
+    rows = [(path, why, kept[path, why], dropped[path, why]) for path, why in sorted(kept | dropped)]
+    if json:
+        emit([{"path": p, "rule": why, "kept": k, "dropped": d} for p, why, k, d in rows])
+    else:
+        table("what happens to each element", ["path", "rule", "kept", "dropped"], rows)
+
+
+@app.command()
+def key(
+    file: Path = typer.Argument(..., metavar="FILE", help="The file to write the new key to."),
+) -> None:
+    """Make a study key: 32 random bytes, readable by you alone. Without it no pseudonym can be made again."""
+    import os
+    import secrets
+
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise SettingsError(
+            "the key was not written", where=str(file), remedy=error.strerror or "choose another place"
+        ) from None
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(secrets.token_bytes(32))
+
+
+def _need(study: Path | None) -> Need:
+    from abaton.study import load_study
+
+    if study is None:
+        raise SettingsError(
+            "no study is named", remedy="add --study study.toml; 'abaton study new' writes a first one"
+        )
+    return load_study(study).need(datetime.now(UTC).date())
+
+
+def _secret(need: Need, key: Path | None) -> bytes:
+    from abaton.records.need import Mechanism
+    from abaton.records.pseudonyms import check_key
+
+    if key is None:
+        if need.deidentification.mechanism is Mechanism.PSEUDONYMISE:
+            raise SettingsError(
+                "the study pseudonymises and no key is given",
+                remedy="add --key FILE; make one with 'abaton records key FILE'",
+            )
+        return b""  # an anonymising export draws a key of its own and forgets it
+    try:
+        return check_key(key.read_bytes())
+    except OSError as error:
+        raise SettingsError(
+            "the key cannot be read", where=str(key), remedy=error.strerror or "check the path"
+        ) from None
+
+
+def _check_places(need: Need, out: Path, mapping: Path | None) -> None:
+    from abaton.records.need import Identity, Mechanism
+
+    if mapping is not None and out.resolve() in mapping.resolve().parents:
+        raise Refused("the mapping table would lie inside the output", remedy="keep it somewhere else")
+    wish = need.deidentification
+    random = wish.mechanism is Mechanism.PSEUDONYMISE and wish.identity is Identity.PSEUDO_IDENTITY
+    if random and mapping is None:
+        raise SettingsError(
+            "pseudo-identities are random and live only in the mapping table", remedy="add --mapping FILE"
+        )
+
+
+def _print_tally(tally: Tally, need: Need, files: list[dict[str, object]], *, json: bool) -> None:
+    floor = need.deidentification.count_floor
+    answers = {
+        name: str(n) if n >= floor else f"fewer than {floor}" for name, n in sorted(tally.answers.items())
+    }
+    if json:
+        emit({"files": files, **tally.row(), "answers": answers})
+        return
+    kinds = sorted(tally.read | tally.kept)
+    table(
+        f"records for study {need.study}",
+        ["type", "read", "kept"],
+        [(kind, tally.read[kind], tally.kept[kind]) for kind in kinds],
+    )
+    dropped = [*tally.left_out.items(), *tally.dropped.items()]
+    rows = [(path, reason, count) for (path, reason), count in sorted(dropped)]
+    table("dropped", ["path", "reason", "count"], rows)
+    if answers:
+        table("answers", ["line of the study's list", "count"], list(answers.items()))
+    if tally.refused:
+        note(f"{tally.refused:,} refused; nothing of them was written")

@@ -1,0 +1,142 @@
+"""``ecdq``: entropy-coded dithered quantisation, the smallest error at 1 to 4 measured bits a number.
+
+Input: an update, the round's key, the learner's name. Output: norms, one entropy-coded stream, rare
+outliers.
+Steps: rotate each block so that its numbers look normal; add a dither that the learner and the server both
+draw from the learner's key, round to a grid, and code the outcome with the frequencies that a normal number
+has under that dither. The server subtracts the dither. The error is uniform on the grid's cell whatever the
+number was: it is unbiased, and it does not depend on the update. The server adds in the rotated domain and
+rotates back once.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.codecs import outliers, wire
+from abaton.codecs.blocks import GROUP, Blocks, split
+from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.ecdq_tables import model
+from abaton.codecs.rotated import RotatedSum, broken, decoded, read_norms
+from abaton.codecs.settings import check_whole, line
+
+if TYPE_CHECKING:
+    from abaton.vectors.layout import Layout, Vector
+
+_STATES = 4
+_MOST = 16  # bits a number: the rarest outcome has one frequency unit of 2^16
+_START = struct.Struct("<B3xI")  # bits, 0, how many outliers
+
+
+class Parts(NamedTuple):
+    """A payload's parts, decoded to steps of the grid."""
+
+    norms: NDArray[np.float64]
+    steps: Vector
+    tail: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Ecdq:
+    """Quantises to about ``bits`` bits a number, the same error for every number.
+
+    >>> from abaton.codecs import parse
+    >>> parse("ecdq(bits=2)").spec
+    'ecdq(bits=2)'
+    """
+
+    name: ClassVar[str] = "ecdq"
+    code: ClassVar[int] = 17
+    unbiased: ClassVar[bool] = True
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        check_whole("bits", self.bits, 1, 4)
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload."""
+        from abaton.vectors import dithered
+        from abaton.vectors.rotation import aligned, keyed
+
+        layout.check(update, whose=f"update of learner '{key.learner}'")
+        cut, known = split(layout.size, self.bits), model(self.bits)
+        norms, outcomes = np.zeros(len(cut)), np.empty(cut.padded, dtype=np.int32)
+        most = cut.padded // 16 + 1  # squares of a block sum to its size, and outliers lie beyond 4
+        places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
+        keys = (*keyed(key.derive(Purpose.ROTATION)), *keyed(key.derive(Purpose.DITHER)))
+        used, found = dithered.quantise(
+            np.ascontiguousarray(update), cut.table, known.step, known.strata, known.cumulative.size, keys,
+            aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, outcomes, places, excess,
+        )  # fmt: skip
+        states, stream = np.empty(_STATES, dtype=np.uint64), np.empty(used * _MOST // 32 + 1, dtype=np.uint32)
+        at = dithered.write(outcomes, used, known.cumulative, known.strata, states, stream)
+        body = (
+            _START.pack(self.bits, found),
+            norms.astype("<f8").data,
+            update[cut.tail].astype("<f4").data,
+            outliers.write(places[:found], excess[:found], cut.padded),
+            states.astype("<u8").data if used else b"",
+            stream[at:].astype("<u4").data,
+        )
+        return wire.pack(self.code, layout, b"".join(body))
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The update that a payload stands for."""
+        cut, parts = split(layout.size, self.bits), self.parts(payload, layout, key)
+        rotated = np.zeros(cut.padded, dtype=np.float32)
+        self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
+        return decoded(rotated, parts.norms, parts.tail, cut, key.derive(Purpose.ROTATION))
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[Parts]:
+        """A sum in the rotated domain."""
+        return RotatedSum(self, layout, round_key, split(layout.size, self.bits))
+
+    def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
+        """Open a payload, check every length in it, and decode its stream."""
+        from abaton.vectors import dithered
+        from abaton.vectors.rotation import keyed
+
+        body, cut = wire.unpack(payload, self.code, layout).body, split(layout.size, self.bits)
+        norms, at = read_norms(body, _START.size, cut)
+        bits, found = _START.unpack_from(body)
+        coded = int(cut.sizes[norms > 0].sum())
+        if bits != self.bits or any(body[1:4]) or found > coded // 16:
+            raise broken("it was not written with these settings")
+        tail, extra = cut.tail.stop - cut.tail.start, outliers.length(found, cut.padded)
+        rest = len(body) - at - 4 * tail - extra - (8 * _STATES if coded else 0)
+        if not 0 <= rest <= coded * _MOST // 8 or rest % 4:
+            raise broken("its length does not fit")
+        last = np.frombuffer(body, "<f4", tail, at).astype(np.float32)
+        places, excess = outliers.read(body[at + 4 * tail : at + 4 * tail + extra], found, cut.padded)
+        steps = np.zeros(cut.padded, dtype=np.float32)
+        if coded:
+            states = np.frombuffer(body, "<u8", _STATES, len(body) - rest - 8 * _STATES).astype(np.uint64)
+            stream = np.frombuffer(body, "<u4", rest // 4, len(body) - rest).astype(np.uint32)
+            seeds, space = keyed(key.derive(Purpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
+            known = model(self.bits)
+            tables = (known.cumulative, known.guess, known.strata)
+            if not dithered.read(stream, states, cut.table, norms, *tables, seeds, space, steps):
+                raise broken("its code does not end where it should")
+        if not np.isfinite(last).all():
+            raise broken("a number in it is not finite")
+        steps[places] += excess
+        return Parts(norms, steps, last)
+
+    def add_to(
+        self, total: Vector, parts: Parts, cut: Blocks, factors: NDArray[np.float64], key: Key
+    ) -> None:
+        """Total += factor · number, in the rotated domain."""
+        from abaton.vectors import dithered
+
+        dithered.accumulate(parts.steps, cut.table, factors * model(self.bits).step, total)

@@ -1,0 +1,127 @@
+"""``eden`` and ``drive``: the nearest level of a normal number, with a scale that makes one update unbiased.
+
+Input: an update and its learner's key. Output: one scale a block and 1 to 4 bits a number.
+Steps: rotate each block with a rotation of the learner's own; take the nearest of the levels that are best
+for a normal number (Lloyd-Max); send them with the scale ‖x‖² / ⟨levels, rotated x⟩. DRIVE is EDEN with one
+bit.
+
+Two costs that ``quicfl`` and ``ecdq`` do not have. The server inverts one rotation for each learner. And
+the scale is only right for a truly uniform rotation: with the Hadamard rotation, an update with few
+non-zero numbers is decoded with a bias that no number of learners averages away (``docs/quantisers.md``
+shows it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from abaton.codecs import levels
+from abaton.codecs.blocks import split
+from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.rotated import decoded
+from abaton.codecs.settings import check_whole, line
+from abaton.codecs.sums import DecodedSum
+
+if TYPE_CHECKING:
+    from abaton.vectors.layout import Layout, Vector
+
+_LLOYD_MAX = {  # the positive levels, which minimise the mean square error of a standard normal number
+    1: (0.7978845608,),
+    2: (0.4527800346, 1.5104176085),
+    3: (0.2450941789, 0.7560052812, 1.3439092785, 2.1519457045),
+    4: (
+        0.1283950299, 0.3880482995, 0.6567591185, 0.9423404565,
+        1.2562311973, 1.6180463860, 2.0690172265, 2.7325895710,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Eden:
+    """Quantises to ``bits`` bits a number, 1 to 4."""
+
+    name: ClassVar[str] = "eden"
+    code: ClassVar[int] = 18
+    unbiased: ClassVar[bool] = False
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        check_whole("bits", self.bits, 1, 4)
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload."""
+        return _encode(update, layout, key, self.code, self.bits)
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The update that a payload stands for."""
+        return _decode(payload, layout, key, self.code, self.bits)
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
+        """A plain sum: every learner has a rotation of its own."""
+        return DecodedSum(self, layout, round_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """Quantises to the sign of each rotated number."""
+
+    name: ClassVar[str] = "drive"
+    code: ClassVar[int] = 19
+    unbiased: ClassVar[bool] = False
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return self.name
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload."""
+        return _encode(update, layout, key, self.code, 1)
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The update that a payload stands for."""
+        return _decode(payload, layout, key, self.code, 1)
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
+        """A plain sum: every learner has a rotation of its own."""
+        return DecodedSum(self, layout, round_key)
+
+
+def _levels(bits: int) -> Vector:
+    positive = np.array(_LLOYD_MAX[bits], dtype=np.float32)
+    return np.concatenate([-positive[::-1], positive])
+
+
+def _encode(update: Vector, layout: Layout, key: Key, code: int, bits: int) -> bytes:
+    from abaton.vectors.rotation import aligned, forward, keyed
+
+    layout.check(update, whose=f"update of learner '{key.learner}'")
+    cut, known = split(layout.size, bits), _levels(bits)
+    source, seeds = np.ascontiguousarray(update), keyed(key.derive(Purpose.DITHER))
+    pairs, words = np.zeros((len(cut), 2)), []
+    for i, (start, length, size, place) in enumerate(cut.table.tolist()):
+        z = aligned(size)
+        norm = forward(source, start, length, z, 0, size, place // 512, seeds)
+        if norm > 0:
+            words.append(levels.quantise(z, 0, known, None))
+            pairs[i, 0] = norm * size / float(levels.restore(words[-1], size, known) @ z)
+    return levels.pack(code, bits, layout, pairs, words, source[cut.tail])
+
+
+def _decode(payload: bytes, layout: Layout, key: Key, code: int, bits: int) -> Vector:
+    cut, known = split(layout.size, bits), _levels(bits)
+    parts = levels.unpack(payload, code, bits, layout, cut, bits)
+    rotated = np.zeros(cut.padded, dtype=np.float32)
+    for words, (_, _, size, place) in zip(parts.words, cut.table.tolist(), strict=True):
+        if words.size:
+            rotated[place : place + size] = levels.restore(words, size, known)
+    return decoded(rotated, parts.pairs[:, 0], parts.tail, cut, key.derive(Purpose.DITHER))

@@ -1,0 +1,67 @@
+"""``fp16``: every number as a half float, with one power of two for all so that none is lost to the range."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from abaton.codecs import wire
+from abaton.codecs.raw import finite
+from abaton.codecs.settings import line
+from abaton.codecs.sums import DecodedSum
+from abaton.errors import PayloadError
+
+if TYPE_CHECKING:
+    from abaton.codecs.contract import Key
+    from abaton.vectors.layout import Layout, Vector
+
+_EXPONENT = struct.Struct("<h")
+
+
+@dataclass(frozen=True, slots=True)
+class Fp16:
+    """Halves the bytes: each number keeps eleven significant bits, rounded to nearest."""
+
+    name: ClassVar[str] = "fp16"
+    code: ClassVar[int] = 2
+    unbiased: ClassVar[bool] = False
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as little-endian half floats."""
+        return wire.pack(self.code, layout, to_half(layout.check(update, whose="update")))
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The rounded update."""
+        return from_half(wire.unpack(payload, self.code, layout).body, layout.size)
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
+        """A plain sum."""
+        return DecodedSum(self, layout, round_key)
+
+
+def to_half(values: Vector) -> bytes:
+    """An exponent e, then the values times 2^e as half floats; the largest lies between 2^14 and 2^15."""
+    top = float(np.abs(values).max(initial=0.0))
+    exponent = 15 - int(np.frexp(top)[1]) if top > 0 else 0
+    # In float64, so that scaling a subnormal up or a huge value down is exact.
+    scaled = np.ldexp(values.astype(np.float64), exponent)
+    return _EXPONENT.pack(exponent) + scaled.astype("<f2").tobytes()
+
+
+def from_half(body: memoryview, count: int) -> Vector:
+    """The values again."""
+    wire.exact(body, 2 + 2 * count)
+    exponent = _EXPONENT.unpack_from(body)[0]
+    if not -113 <= exponent <= 163:
+        raise PayloadError(f"the payload is broken: exponent {exponent}", remedy="send it again")
+    half = np.frombuffer(body, dtype="<f2", offset=2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return finite(np.ldexp(half.astype(np.float64), -exponent).astype(np.float32))

@@ -1,0 +1,126 @@
+"""``kashin``: spread an update over twice as many numbers of nearly equal size, then round at random.
+
+Input: an update and the round's key. Output: the step of each block, and ``bits`` bits for each of 2·d
+numbers.
+Steps: write each block x of n numbers as x = U·a, where U puts two different rotations side by side. Start
+from a = Uᵀx cut off at ±M; do the same with what that leaves of x and a smaller M; the third time cut
+nothing off, so that x = U·a holds (Lyubarskii and Vershynin 2010, with the settings of TensorFlow's
+encoder). Round a to even levels between its extremes. It costs 2·bits bits a number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.codecs import levels
+from abaton.codecs.blocks import split
+from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.settings import check_whole, line
+from abaton.codecs.sums import DecodedSum
+
+if TYPE_CHECKING:
+    from abaton.vectors.layout import Layout, Vector
+    from abaton.vectors.rotation import Key as Seeds
+
+_ROUNDS, _SHRINK = 3, 0.9
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Kashin:
+    """Quantises to ``bits`` bits, 1 to 4, for each of twice as many numbers as the update has."""
+
+    name: ClassVar[str] = "kashin"
+    code: ClassVar[int] = 21
+    unbiased: ClassVar[bool] = True
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        check_whole("bits", self.bits, 1, 4)
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload; a block's pair is its norm and the largest number of its frame."""
+        from abaton.vectors.rotation import keyed
+
+        layout.check(update, whose=f"update of learner '{key.learner}'")
+        cut, source = split(layout.size, 2 * self.bits), np.ascontiguousarray(update)
+        rotation, private = (keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.PRIVATE))
+        pairs, words = np.zeros((len(cut), 2)), []
+        for i, (start, length, size, place) in enumerate(cut.table.tolist()):
+            block = source[start : start + length].astype(np.float64)
+            norm = math.sqrt(float(block @ block))
+            if norm > 0:
+                frame = _spread((block / norm).astype(np.float32), size, place // 256, rotation)
+                peak = float(np.abs(frame).max())
+                words.append(levels.quantise(frame, place // 256, _grid(peak, self.bits), private))
+                pairs[i] = norm, peak
+        return levels.pack(self.code, self.bits, layout, pairs, words, source[cut.tail])
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The update that a payload stands for."""
+        from abaton.vectors.rotation import keyed
+
+        cut, seeds = split(layout.size, 2 * self.bits), keyed(key.derive(Purpose.ROTATION))
+        parts = levels.unpack(payload, self.code, self.bits, layout, cut, 2 * self.bits)
+        result = np.zeros(layout.size, dtype=np.float32)
+        result[cut.tail] = parts.tail
+        for i, (start, length, size, place) in enumerate(cut.table.tolist()):
+            norm, peak = parts.pairs[i]
+            if norm > 0 and peak > 0:
+                frame = levels.restore(parts.words[i], 2 * size, _grid(1.0, self.bits))
+                whole = _joined(frame, size, place // 256, seeds, float(norm * peak))
+                result[start : start + length] = np.clip(whole[:length], -_LARGEST, _LARGEST)
+        return result
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
+        """A plain sum."""
+        return DecodedSum(self, layout, round_key)
+
+
+def _grid(peak: float, bits: int) -> Vector:
+    return np.linspace(-peak, peak, 1 << bits).astype(np.float32)
+
+
+def _parted(block: Vector, size: int, group: int, seeds: Seeds) -> Vector:
+    """Uᵀ times a block: two rotations of it."""
+    from abaton.vectors.rotation import aligned, forward
+
+    frame, norm = aligned(2 * size), 0.0
+    for at in (0, size):
+        norm = forward(block, 0, block.size, frame, at, size, group + at // 512, seeds)
+    return frame * np.float32(norm / math.sqrt(2 * size))
+
+
+def _joined(frame: Vector, size: int, group: int, seeds: Seeds, factor: float) -> NDArray[np.float64]:
+    """U times a frame, times a factor; the frame is used up."""
+    from abaton.vectors.rotation import backward
+
+    total, part = np.zeros(size), np.empty(size, dtype=np.float32)
+    for at in (0, size):
+        backward(frame, at, size, group + at // 512, seeds, 1 / math.sqrt(2 * size), part, 0, size)
+        total += part
+    return total * factor
+
+
+def _spread(residual: Vector, size: int, group: int, seeds: Seeds) -> Vector:
+    """A frame of a block of norm 1, cut down to nearly equal sizes."""
+    total, limit = np.zeros(2 * size, dtype=np.float32), 1 / math.sqrt(2 * size)
+    for left in reversed(range(_ROUNDS)):
+        part = _parted(residual, size, group, seeds)
+        if left:
+            np.clip(part, -limit, limit, out=part)
+        total += part
+        residual = residual - _joined(part, size, group, seeds, 1.0)[: residual.size].astype(np.float32)
+        limit *= _SHRINK
+    return total

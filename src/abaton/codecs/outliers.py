@@ -1,0 +1,66 @@
+"""A few numbers at a few places, as bytes: what lies beyond a quantiser's reach.
+
+Input: places in increasing order below a known end, and one small number for each. Output: bytes.
+Steps (the Elias-Fano code): the low w bits of each place, with w = ⌊log2(end / count)⌋; then one bit string
+in which the i-th 1 stands at (place >> w) + i; then the numbers as float16. Bits fill bytes from the lowest
+on. At one place in 512 this takes 11 bits a place, and it has exactly one right length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.codecs.rotated import broken
+
+Places = NDArray[np.int64]
+Numbers = NDArray[np.float32]
+
+
+def length(count: int, end: int) -> int:
+    """How many bytes ``count`` numbers below ``end`` take."""
+    return sum(_lengths(count, end))
+
+
+def write(places: Places, numbers: Numbers, end: int) -> bytes:
+    """The bytes of numbers that float16 can hold.
+
+    >>> places, numbers = read(memoryview(write(np.array([3, 700]), np.float32([4, -8]), 1024)), 2, 1024)
+    >>> places.tolist(), numbers.tolist()
+    ([3, 700], [4.0, -8.0])
+    """
+    if not places.size:
+        return b""
+    width = _width(places.size, end)
+    low = (places[:, None] >> np.arange(width)) & 1
+    high = np.zeros(8 * _lengths(places.size, end)[1], dtype=np.uint8)
+    high[(places >> width) + np.arange(places.size)] = 1
+    bits = (np.packbits(part, bitorder="little").tobytes() for part in (low.astype(np.uint8).ravel(), high))
+    return b"".join((*bits, numbers.astype("<f2").tobytes()))
+
+
+def read(data: memoryview, count: int, end: int) -> tuple[Places, Numbers]:
+    """The places and numbers; the caller has checked that ``data`` is as long as ``length`` says."""
+    if not count:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+    width, (first, second, _) = _width(count, end), _lengths(count, end)
+    bits = np.unpackbits(np.frombuffer(data[: first + second], dtype=np.uint8), bitorder="little")
+    low = bits[: count * width].reshape(count, width) @ (1 << np.arange(width))
+    high = np.flatnonzero(bits[8 * first :])
+    numbers = np.frombuffer(data[first + second :], dtype="<f2").astype(np.float32)
+    if high.size == count and not bits[count * width : 8 * first].any():
+        places = ((high - np.arange(count)) << width) | low
+        if places[-1] < end and (places[1:] > places[:-1]).all() and np.isfinite(numbers).all():
+            return places.astype(np.int64), numbers
+    raise broken("its outliers are not in order")
+
+
+def _width(count: int, end: int) -> int:
+    return (end // count).bit_length() - 1
+
+
+def _lengths(count: int, end: int) -> tuple[int, int, int]:
+    if not count:
+        return 0, 0, 0
+    width = _width(count, end)
+    return (count * width + 7) // 8, (count + (end >> width) + 7) // 8, 2 * count

@@ -1,0 +1,86 @@
+"""``qsgd``: the sign of each number, and its size rounded at random to even levels up to the largest.
+
+Input: an update. Output: the largest size of each block, one sign and ``bits`` bits a number.
+Steps: divide each block by its largest size; lay 2^bits levels evenly from 0 to 1; round each size up or
+down at random so that its mean is right. Nothing is rotated, so one large number spoils its whole block:
+the baseline. As in the literature ``bits`` does not count the sign: it takes bits + 1 bits a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from abaton.codecs import levels
+from abaton.codecs.blocks import split
+from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.rotated import broken
+from abaton.codecs.settings import check_whole, line
+from abaton.codecs.sums import DecodedSum
+
+if TYPE_CHECKING:
+    from abaton.vectors.layout import Layout, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Qsgd:
+    """Quantises sizes to ``bits`` bits, 1 to 4, and sends the sign with them."""
+
+    name: ClassVar[str] = "qsgd"
+    code: ClassVar[int] = 22
+    unbiased: ClassVar[bool] = True
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        check_whole("bits", self.bits, 1, 4)
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload; a block's pair is its largest size and zero."""
+        from abaton.vectors.rotation import keyed
+
+        layout.check(update, whose=f"update of learner '{key.learner}'")
+        cut, source = split(layout.size, self.bits + 1), np.ascontiguousarray(update)
+        grid, private = _grid(self.bits), keyed(key.derive(Purpose.PRIVATE))
+        pairs, words = np.zeros((len(cut), 2)), []
+        for i, (start, length, size, place) in enumerate(cut.table.tolist()):
+            block = np.zeros(size, dtype=np.float64)
+            block[:length] = source[start : start + length]
+            pairs[i, 0] = np.abs(block).max()
+            if pairs[i, 0] > 0:
+                sizes = (np.abs(block) / pairs[i, 0]).astype(np.float32)
+                words.append(np.packbits(block < 0, bitorder="little").view("<u4"))
+                words.append(levels.quantise(sizes, place // 512, grid, private))
+        return levels.pack(self.code, self.bits, layout, pairs, words, source[cut.tail])
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The update that a payload stands for."""
+        cut = split(layout.size, self.bits + 1)
+        parts = levels.unpack(payload, self.code, self.bits, layout, cut, self.bits + 1)
+        largest = float(np.finfo(np.float32).max)
+        if not ((parts.pairs[:, 0] >= 0) & (parts.pairs[:, 0] <= largest)).all():
+            raise broken("a size in it is impossible")
+        result = np.zeros(layout.size, dtype=np.float32)
+        result[cut.tail] = parts.tail
+        for i, (start, length, size, _) in enumerate(cut.table.tolist()):
+            if parts.words[i].size:
+                signs, sizes = parts.words[i][: size // 32], parts.words[i][size // 32 :]
+                negative = np.unpackbits(signs.astype("<u4").view(np.uint8), bitorder="little")[:length]
+                block = levels.restore(sizes, size, _grid(self.bits))[:length] * np.float32(parts.pairs[i, 0])
+                result[start : start + length] = np.where(negative, -block, block)
+        return result
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
+        """A plain sum."""
+        return DecodedSum(self, layout, round_key)
+
+
+def _grid(bits: int) -> Vector:
+    return np.linspace(0, 1, 1 << bits).astype(np.float32)

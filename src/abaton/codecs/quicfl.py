@@ -1,0 +1,149 @@
+"""``quicfl``: QUIC-FL, unbiased at 1 to 4 bits a number, with one inverse transform for all learners.
+
+Input: an update, the round's key, the learner's name. Output: norms, messages of a few bits, a few
+outliers.
+Steps: rotate each block so that its numbers look normal; for each number take the codebook that the learner
+and the server both draw from the learner's key; send which codeword, chosen so that its mean over the
+codebooks is the number; send what lies beyond T (one number in 512) as the difference to its codeword. The
+server adds codewords times norms in the rotated domain and rotates back once.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.codecs import outliers, wire
+from abaton.codecs.blocks import Blocks, split
+from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.quicfl_tables import DEFAULT, codebooks
+from abaton.codecs.rotated import RotatedSum, broken, decoded, read_norms
+from abaton.codecs.settings import check_whole, line
+
+if TYPE_CHECKING:
+    from abaton.vectors.layout import Layout, Vector
+
+_START = struct.Struct("<BBHI")  # bits, shared bits, 0, how many outliers
+
+
+class Parts(NamedTuple):
+    """A payload's parts, checked for size."""
+
+    norms: NDArray[np.float64]
+    words: NDArray[np.uint32]
+    places: NDArray[np.int64]
+    excess: NDArray[np.float32]
+    tail: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class QuicFL:
+    """Quantises to ``bits`` bits; ``shared_bits`` random bits pick the codebook (default: as published).
+
+    >>> from abaton.codecs import parse
+    >>> parse("quicfl(bits=2)").spec
+    'quicfl(bits=2)'
+    """
+
+    name: ClassVar[str] = "quicfl"
+    code: ClassVar[int] = 16
+    unbiased: ClassVar[bool] = True
+
+    bits: int
+    shared_bits: int = -1
+
+    def __post_init__(self) -> None:
+        check_whole("bits", self.bits, 1, 4)
+        check_whole("shared_bits", self.shared_bits, -1, DEFAULT[self.bits])
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    @property
+    def shared(self) -> int:
+        """How many shared random bits pick a codebook."""
+        return DEFAULT[self.bits] if self.shared_bits < 0 else self.shared_bits
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload."""
+        from abaton.vectors import quantise
+        from abaton.vectors.rotation import aligned, keyed
+
+        layout.check(update, whose=f"update of learner '{key.learner}'")
+        cut, books = split(layout.size, self.bits), codebooks(self.bits, self.shared)
+        norms, words = np.zeros(len(cut)), np.empty(cut.padded * self.bits // 32, dtype=np.uint32)
+        # Squares of a block sum to its size, so fewer than size / T² numbers lie beyond T.
+        most = cut.padded // 9 + 1
+        places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
+        seeds = [
+            keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.DITHER, Purpose.PRIVATE)
+        ]
+        used, found = quantise.encode(
+            np.ascontiguousarray(update), cut.table, books.intervals, books.codewords, books.rows,
+            books.edge, self.bits, (*seeds[0], *seeds[1], *seeds[2]), aligned(1 << 16),
+            np.empty(1 << 10, dtype=np.uint64), norms, words, places, excess,
+        )  # fmt: skip
+        places, excess = places[:found], excess[:found]
+        quantise.halves(excess, places, seeds[2])
+        body = b"".join(
+            (
+                _START.pack(self.bits, self.shared, 0, found),
+                norms.astype("<f8").data,
+                words[:used].astype("<u4", copy=False).data,
+                update[cut.tail].astype("<f4").data,
+                outliers.write(places, excess, cut.padded),
+            )
+        )
+        return wire.pack(self.code, layout, body)
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The update that a payload stands for."""
+        cut, parts = split(layout.size, self.bits), self.parts(payload, layout, key)
+        rotated = np.zeros(cut.padded, dtype=np.float32)
+        self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
+        return decoded(rotated, parts.norms, parts.tail, cut, key.derive(Purpose.ROTATION))
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[Parts]:
+        """A sum in the rotated domain."""
+        return RotatedSum(self, layout, round_key, split(layout.size, self.bits))
+
+    def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
+        """Open a payload and check every length in it."""
+        body, cut = wire.unpack(payload, self.code, layout).body, split(layout.size, self.bits)
+        norms, at = read_norms(body, _START.size, cut)
+        bits, shared, zero, found = _START.unpack_from(body)
+        coded, tail = int(cut.sizes[norms > 0].sum()), cut.tail.stop - cut.tail.start
+        if (bits, shared, zero) != (self.bits, self.shared, 0) or found > coded // 9:
+            raise broken("it was not written with these settings")
+        used = coded * self.bits // 32
+        wire.exact(body, at + 4 * used + 4 * tail + outliers.length(found, cut.padded))
+        words = np.require(np.frombuffer(body, "<u4", used, at), np.uint32, "A")
+        words.flags.writeable = False
+        at += 4 * used
+        rest = np.frombuffer(body, "<f4", tail, at).astype(np.float32)
+        if not np.isfinite(rest).all():
+            raise broken("a number in it is not finite")
+        return Parts(norms, words, *outliers.read(body[at + 4 * tail :], found, cut.padded), rest)
+
+    def add_to(
+        self, total: Vector, parts: Parts, cut: Blocks, factors: NDArray[np.float64], key: Key
+    ) -> None:
+        """Total += factor · codeword, in the rotated domain."""
+        from abaton.vectors import quantise
+        from abaton.vectors.rotation import aligned, keyed
+
+        books: Any = codebooks(self.bits, self.shared)
+        seeds = keyed(key.derive(Purpose.DITHER))
+        space = aligned(books.codewords.size)
+        quantise.accumulate(
+            parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space, total
+        )
+        if parts.places.size:
+            block = np.searchsorted(cut.table[:, 3], parts.places, side="right") - 1
+            total[parts.places] += (factors[block] * parts.excess).astype(np.float32)

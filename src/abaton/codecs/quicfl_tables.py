@@ -1,0 +1,75 @@
+"""The codebooks of QUIC-FL as its kernels want them, from the shipped tables.
+
+``quicfl_tables.json`` holds the first half of each table R[h, x] (the other half is its mirror image), made
+by ``quicfl_solver.solve`` and rounded to float32: about seven kilobytes for all settings.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import numpy as np
+
+from abaton.codecs.quicfl_solver import THRESHOLD, Table, full, staircase
+from abaton.vectors.layout import Vector
+
+DEFAULT = {1: 6, 2: 5, 3: 4, 4: 4}
+"""How many shared random bits the published method uses for each number of bits."""
+
+LANES = 16
+
+
+class Codebooks(NamedTuple):
+    """Rows of 16: codewords by message, and where in z each message gives way to the next."""
+
+    codewords: Vector
+    intervals: Vector
+    rows: int
+    edge: np.float32
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, list[float]]:
+    tables: dict[str, list[float]] = json.loads(
+        files("abaton.codecs").joinpath("quicfl_tables.json").read_text("utf-8")
+    )
+    return tables
+
+
+def table(bits: int, shared_bits: int) -> Table:
+    """The shipped table R[h, x].
+
+    >>> table(1, 1).round(2).tolist()
+    [[-5.4, 0.79], [-0.79, 5.4]]
+    """
+    half = np.array(_shipped()[f"bits={bits} shared_bits={shared_bits}"], dtype=np.float32).astype(np.float64)
+    return full(half, bits, shared_bits)
+
+
+@lru_cache(maxsize=32)
+def codebooks(bits: int, shared_bits: int) -> Codebooks:
+    """The tables of the kernels ``codebooks.write`` and ``codebooks.add``."""
+    values = table(bits, shared_bits)
+    _, knots, rank = staircase(values)
+    low, high = knots[rank], knots[rank + 1]
+    # z > low + (u - 1)·(high - low), with u in (1, 2).
+    intervals = np.zeros((2, len(values), LANES))
+    intervals[0, :, : low.shape[1]] = 2 * low - high
+    intervals[1, :, : low.shape[1]] = high - low
+    codewords = np.tile(values, LANES >> bits)
+    # Rounding must not leave a number below the edge that no codeword reaches.
+    edge = np.nextafter(np.float32(min(THRESHOLD, knots[-1])), np.float32(0))
+    # The search reads a row from its middle on: one row more keeps that inside the array.
+    flat = np.concatenate([intervals.ravel(), np.zeros(LANES)])
+    return Codebooks(_fixed(codewords.ravel()), _fixed(flat), len(values), edge)
+
+
+def _fixed(values: Table) -> Vector:
+    space = np.zeros(values.size + LANES, dtype=np.float32)
+    start = -(space.ctypes.data // 4) % LANES
+    result = space[start : start + values.size]
+    result[:] = values
+    return result

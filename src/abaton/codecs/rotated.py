@@ -1,0 +1,139 @@
+"""Sums in the rotated domain: add any number of updates, rotate back once.
+
+Additions run in float32, at memory speed; every 64 of them are moved to float64, so that 100,000 do not
+drift.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.sums import check_same, check_total, check_weight
+from abaton.errors import PayloadError
+
+if TYPE_CHECKING:
+    from abaton.codecs.blocks import Blocks
+    from abaton.vectors.layout import Layout, Vector
+
+Factors = NDArray[np.float64]
+
+SAFE = 1e28
+"""Factors up to this, and down to its inverse, can be added in float32."""
+
+_MOVED = 64
+_LARGEST = math.sqrt(2.0**16) * float(np.finfo(np.float32).max)
+
+
+class HasTail(Protocol):
+    """An opened payload: norms of its blocks, and numbers that were sent as they are."""
+
+    @property
+    def norms(self) -> Factors:
+        """One norm a block."""
+
+    @property
+    def tail(self) -> Vector:
+        """The last numbers of the update."""
+
+
+P = TypeVar("P", bound=HasTail)
+
+
+class RotatedCodec(Protocol[P]):
+    """A codec whose payloads can be added in the rotated domain."""
+
+    def parts(self, payload: bytes, layout: Layout, key: Key) -> P:
+        """Open a payload and check it."""
+
+    def add_to(self, total: Vector, parts: P, cut: Blocks, factors: Factors, key: Key) -> None:
+        """Add factor times the rotated, normalised update of each block."""
+
+
+def broken(what: str) -> PayloadError:
+    """The error for a payload that no sound encoder writes."""
+    return PayloadError(f"the payload is broken: {what}", remedy="send it again")
+
+
+def read_norms(body: memoryview, at: int, cut: Blocks) -> tuple[Factors, int]:
+    """The norms of all blocks, and where the body goes on."""
+    end = at + 8 * len(cut)
+    if len(body) < end:
+        raise broken("it ends before its norms do")
+    norms = np.frombuffer(body, "<f8", len(cut), at).astype(np.float64)
+    if not ((norms >= 0) & (norms <= _LARGEST)).all():
+        raise broken("a norm in it is impossible")
+    return norms, end
+
+
+def decoded(rotated: Vector, norms: Factors, tail: Vector, cut: Blocks, rotation: int) -> Vector:
+    """Rotate back with the seed ``rotation``; ``rotated`` holds normalised blocks and is used up."""
+    from abaton.vectors.rotation import backward, keyed
+
+    result = np.empty(cut.tail.stop, dtype=np.float32)
+    result[cut.tail] = tail
+    seeds = keyed(rotation)
+    for (start, length, size, place), norm in zip(cut.table.tolist(), norms.tolist(), strict=True):
+        if norm == 0:
+            result[start : start + length] = 0
+            continue
+        backward(rotated, place, size, place // 512, seeds, norm / size, result, start, length)
+    return result
+
+
+class RotatedSum(Generic[P]):
+    """The running weighted sum of one round's updates, in the rotated domain."""
+
+    def __init__(self, codec: RotatedCodec[P], layout: Layout, round_key: bytes, cut: Blocks) -> None:
+        self.codec, self.layout, self.round_key, self.cut = codec, layout, round_key, cut
+        self.total = 0.0
+        self._recent = np.zeros(cut.padded, dtype=np.float32)
+        self._sum = np.zeros(cut.padded, dtype=np.float64)
+        self._tail = np.zeros(cut.tail.stop - cut.tail.start, dtype=np.float64)
+        self._added = 0
+
+    def add(self, payload: bytes, weight: float, learner: str) -> None:
+        """Add one learner's payload."""
+        weight, key = check_weight(weight, learner), Key(self.round_key, learner)
+        parts = self.codec.parts(payload, self.layout, key)
+        factors = weight * parts.norms
+        used = factors[factors > 0]
+        if used.size and (used.max() > SAFE or used.min() < 1 / SAFE):
+            alone = np.zeros_like(self._recent)
+            self.codec.add_to(alone, parts, self.cut, (parts.norms > 0).astype(np.float64), key)
+            self._sum += np.repeat(factors, self.cut.sizes) * alone
+        elif weight > 0:
+            self.codec.add_to(self._recent, parts, self.cut, factors, key)
+        self._tail += weight * parts.tail.astype(np.float64)
+        self.total += weight
+        self._added += 1
+        if self._added % _MOVED == 0:
+            self._move()
+
+    def merge(self, other: Self) -> None:
+        """Add another sum of the same round."""
+        check_same(self, other)
+        self._move()
+        self._sum += other._sum
+        self._sum += other._recent
+        self._tail += other._tail
+        self.total += other.total
+
+    def mean(self) -> Vector:
+        """The weighted mean of everything added: one inverse rotation."""
+        total = check_total(self.total)
+        rotated = self._sum + self._recent
+        peaks = np.array([np.abs(rotated[p : p + n]).max() for _, _, n, p in self.cut.table.tolist()])
+        scale = np.where(peaks > 0, peaks, 1.0)
+        rotated /= np.repeat(scale, self.cut.sizes)
+        tail = (self._tail / total).astype(np.float32)
+        rotation = Key(self.round_key, "").derive(Purpose.ROTATION)
+        return decoded(rotated.astype(np.float32), peaks / total, tail, self.cut, rotation)
+
+    def _move(self) -> None:
+        self._sum += self._recent
+        self._recent[:] = 0

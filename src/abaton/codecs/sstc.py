@@ -1,0 +1,187 @@
+"""``sstc``: structured sparse ternary compression (Mora, Foschini, Bellavista 2022, Algorithm 1).
+
+Large changes of a convolution lie close together in few kernels. So the kernels with the largest mean
+magnitude are chosen first, over all convolutions of equal kernel size in one pool; their numbers and all
+dense weights then compete in one choice of the k largest, k counted on *all* weights; each survivor is sent
+as plus or minus one common μ. Convolutions of size 1x1 count as dense. With ``kernels=1`` the choice is
+that of ``stc``.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from abaton.codecs import entries, sparse, wire
+from abaton.codecs.maps import Pool, read_maps, write_maps
+from abaton.codecs.settings import check_choice, check_number, line
+from abaton.vectors.layout import Role
+
+if TYPE_CHECKING:
+    from abaton.codecs.contract import Key
+    from abaton.codecs.sparse import Places, Signs, Sparse
+    from abaton.vectors.layout import Layout, Vector
+
+CODINGS, BIASES = ("trit", "fixed", "context"), ("fp16", "raw")
+_HEAD = struct.Struct("<fI")
+
+
+@dataclass(frozen=True, slots=True)
+class Sstc:
+    """Sends the largest changes of the most changed kernels.
+
+    Args:
+        sparsity: The share of weights that is sent.
+        kernels: The share of convolution kernels that may hold them.
+        coding: ``fixed`` is the paper's encoding, ``trit`` five signs in a byte, ``context`` the smallest.
+        biases: How biases and norms travel: as half floats, or raw as in the paper.
+    """
+
+    sparsity: float
+    kernels: float
+    coding: str = "trit"
+    biases: str = "fp16"
+
+    name: ClassVar[str] = "sstc"
+    code: ClassVar[int] = 4
+    unbiased: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_number("sparsity", self.sparsity, 0, 1, above=True)
+        check_number("kernels", self.kernels, 0, 1, above=True)
+        check_choice("coding", self.coding, CODINGS)
+        check_choice("biases", self.biases, BIASES)
+
+    @property
+    def spec(self) -> str:
+        """The codec's line."""
+        return line(self, self.name)
+
+    @property
+    def flags(self) -> int:
+        """The settings that a reader of the payload must share."""
+        return CODINGS.index(self.coding) | BIASES.index(self.biases) << 4
+
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The chosen kernels and the survivors, μ, and the biases."""
+        from abaton.vectors.select import largest
+        from abaton.vectors.stretches import inside
+
+        update, parts = sparse.check_fits(update, layout), sparse.split(layout)
+        pools, dense = pools_of(layout)
+        chosen = [self._chosen(update, pool) for pool in pools]
+        competing = _ascending(
+            [*(pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)), dense]
+        )
+        # Kernels of zeros are not listed, yet count among the k as in the paper.
+        k = min(self.count(parts.size), sum(self.allowed(p) * p.size for p in pools) + _total(dense))
+        places, values, total = largest(update.view(np.uint32), competing, min(k, _total(competing)))
+        if not math.isfinite(total):
+            layout.check(update, whose="update")
+        body = [_HEAD.pack(total / k if k else 0.0, len(places))]
+        if self.coding == "context":
+            told, negative = inside(places, values, parts.stretches())
+            body.append(entries.write_context(told, negative, parts.weights) if parts.weights else b"")
+        else:
+            for pool, ids in zip(pools, chosen, strict=True):
+                body.append(write_maps(places, values, pool, ids, self.coding))
+            body.append(self._write_dense(places, values, dense))
+        body.append(sparse.write_rest(update, parts, self.biases, layout))
+        return wire.pack(self.code, layout, b"".join(body), flags=self.flags)
+
+    def open(self, payload: bytes, layout: Layout) -> Sparse:
+        """The entries of a payload; everything is checked against the layout and the settings first."""
+        from abaton.vectors.stretches import outside
+
+        envelope, parts = wire.unpack(payload, self.code, layout, flags=self.flags), sparse.split(layout)
+        cut = len(envelope.body) - sparse.rest_bytes(parts, self.biases)
+        if envelope.flags != self.flags or cut < _HEAD.size:
+            raise entries.broken("it is too short or was written with other settings")
+        scale, count = _HEAD.unpack_from(envelope.body)
+        sparse.check_scale(scale)
+        if count > self.count(parts.size):
+            raise entries.broken(f"{count:,} entries where {self.count(parts.size):,} are allowed")
+        rest = sparse.read_rest(envelope.body[cut:], parts, self.biases)
+        body, pools, dense = envelope.body[_HEAD.size : cut], *pools_of(layout)
+        lists: list[tuple[Places, Signs]] = [(np.zeros(0, np.uint32), np.zeros(0, np.bool_))]
+        if self.coding == "context" and parts.weights:
+            told, negative, _ = entries.read_context(body, count, parts.weights)
+            lists.append((outside(told, parts.stretches()), negative))
+        elif self.coding != "context":
+            for pool in pools:
+                places, negative, body = read_maps(body, pool, self.allowed(pool), count, self.coding)
+                lists.append((places, negative))
+                count -= len(places)
+            lists.append(self._read_dense(body, count, dense))
+        places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))
+        mu = np.float32(scale)
+        return sparse.Sparse(places, np.where(negative, -mu, mu), rest, parts)
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The structured ternary update."""
+        return self.open(payload, layout).dense(layout)
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> sparse.SparseSum:
+        """A sum that adds entries only."""
+        return sparse.SparseSum(self, layout, round_key)
+
+    def count(self, size: int) -> int:
+        """How many weights are sent: k of Algorithm 1, counted on all weights."""
+        return round(sparse.share(self.sparsity, size))
+
+    def allowed(self, pool: Pool) -> int:
+        """How many kernels of a pool are chosen."""
+        return max(1, round(sparse.share(self.kernels, pool.count)))
+
+    def _chosen(self, update: Vector, pool: Pool) -> Places:
+        """The kernels with the largest mean magnitude; ties to the lowest, kernels of zeros never."""
+        from abaton.vectors.select import largest
+
+        scores = pool.scores(update)
+        whole = np.array([[0, pool.count]], np.int64)
+        ids, _, total = largest(scores.view(np.uint32), whole, self.allowed(pool))
+        return ids if math.isfinite(total) else np.arange(pool.count, dtype=np.uint32)
+
+    def _write_dense(self, places: Places, values: Places, dense: sparse.Stretches) -> bytes:
+        from abaton.vectors.stretches import inside
+
+        write = entries.write_golomb if self.coding == "trit" else entries.write_fixed
+        return write(*inside(places, values, dense), _total(dense))
+
+    def _read_dense(self, body: memoryview, count: int, dense: sparse.Stretches) -> tuple[Places, Signs]:
+        from abaton.vectors.stretches import outside
+
+        read = entries.read_golomb if self.coding == "trit" else entries.read_fixed
+        told, negative, body = read(body, count, _total(dense))
+        wire.exact(body, 0)
+        return outside(told, dense), negative
+
+
+@lru_cache(maxsize=64)
+def pools_of(layout: Layout) -> tuple[tuple[Pool, ...], sparse.Stretches]:
+    """The convolutions by kernel size, in the layout's order, and the stretches of the dense weights."""
+    pools: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    dense: list[tuple[int, int]] = []
+    for weight in sparse.split(layout).weights:
+        kernel = weight.tensor.shape[2:]
+        if weight.tensor.role is Role.CONV and math.prod(kernel) > 1:
+            pools.setdefault(kernel, []).append((weight.start, weight.stop))
+        else:
+            dense.append((weight.start, weight.stop))
+    made = tuple(Pool(math.prod(kernel), tuple(where)) for kernel, where in pools.items())
+    return made, np.array(dense, np.int64).reshape(-1, 2)
+
+
+def _total(stretches: sparse.Stretches) -> int:
+    return int((stretches[:, 1] - stretches[:, 0]).sum())
+
+
+def _ascending(parts: list[sparse.Stretches]) -> sparse.Stretches:
+    joined = np.concatenate(parts)
+    starts = joined[:, 0]
+    return joined if (starts[1:] > starts[:-1]).all() else joined[np.argsort(starts, kind="stable")]

@@ -1,0 +1,83 @@
+"""Synchronous pacing: rounds of training, each closed by one mix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from immutables import Map
+
+from abaton.control import draw
+from abaton.control.messages import Cancel, Commit, Instruction, Publish, Stop, Train, Wake
+from abaton.control.rules import Rules, Synchronous
+from abaton.control.scoring import Answer
+from abaton.control.state import Assignment, State
+from abaton.control.weighting import weigh
+
+
+def begin(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer:
+    """Ask learners to train from the newest version: a fresh sample of those whose update is not yet there."""
+    attempt = state.attempt + 1
+    if len(state.present) < pacing.quorum:
+        return stop(state, "too few learners are left")
+    if attempt > pacing.attempts:
+        return stop(state, f"round {state.version + 1} failed {pacing.attempts} times")
+    names = sorted(name for name in state.present if name not in state.ready)
+    wanted = min(needed(rules, pacing) + pacing.extra - len(state.ready), len(names))
+    chosen = sorted(draw.sample(names, wanted, rules.seed, "round", state.version, attempt))
+    tasks = {f"{state.version}.{attempt}.{name}": name for name in chosen}
+    asked: list[Instruction] = [
+        Train(task, name, state.version, rules.training) for task, name in tasks.items()
+    ]
+    if pacing.deadline is not None:
+        asked.append(Wake(deadline(state.version, attempt), now + pacing.deadline))
+    started = {task: Assignment(name, state.version, state.committed) for task, name in tasks.items()}
+    return replace(state, attempt=attempt, late=False, open=Map(started)), tuple(asked)
+
+
+def close(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer:
+    """End the round when it has what it needs: mix it; or try again when it can no longer get it."""
+    arrived, under_way = len(state.ready), len(state.open) + len(state.scoring)
+    enough = arrived >= needed(rules, pacing) or (state.late and arrived >= pacing.quorum)
+    if under_way and not enough:
+        return state, ()
+    if arrived < pacing.quorum:
+        return begin(rules, pacing, state, now)
+    made = sorted(state.ready.items())
+    commits = tuple(
+        Commit(name, m.update.task, m.version, m.update.payload, weigh(rules.weighting, m))
+        for name, m in made
+    )
+    dropped = tuple(Cancel(task) for task in sorted([*state.open, *state.scoring]))
+    if not any(commit.weight > 0 for commit in commits):
+        return stop(state, "no update has any weight")
+    version = state.version + 1
+    steps = sum(m.update.steps for _, m in made)
+    mixed = replace(
+        state,
+        version=version,
+        committed=state.committed + steps,
+        attempt=0,
+        open=Map(),
+        scoring=Map(),
+        ready=Map(),
+    )
+    if version >= rules.rounds:
+        mixed, asked = stop(mixed, "all rounds are done")
+    else:
+        mixed, asked = begin(rules, pacing, mixed, now)
+    return mixed, (*dropped, *commits, Publish(version), *asked)
+
+
+def needed(rules: Rules, pacing: Synchronous) -> int:
+    """How many updates make a round."""
+    return rules.learners if pacing.participants is None else pacing.participants
+
+
+def deadline(version: int, attempt: int) -> str:
+    """The name of a round's deadline."""
+    return f"deadline.{version}.{attempt}"
+
+
+def stop(state: State, reason: str) -> Answer:
+    """End the run."""
+    return replace(state, stopped=reason), (Stop(reason),)

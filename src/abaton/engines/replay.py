@@ -1,0 +1,72 @@
+"""Going on with a run of a real engine: its journal first, then what was still under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from abaton.control import Arrived, Event, Failed, Scored, Tick
+from abaton.engines.contract import Engine, Task
+
+
+class Replayed:
+    """An engine that first tells what the journal holds, and then goes on with what has no answer yet.
+
+    While the journal is told, tasks are only remembered. Tasks that were under way when the run was cut off are
+    submitted again under their old keys: at most their work is lost.
+    """
+
+    real: ClassVar[bool] = True
+
+    def __init__(self, engine: Engine, journal: Iterable[Event]) -> None:
+        self._engine, self._told = engine, list(journal)
+        self._now = self._end = max((event.at for event in self._told), default=0.0)
+        self._told.reverse()
+        self._handed_over = False
+        self._open: dict[str, Task] = {}
+        self._timers: dict[str, float] = {}
+
+    def now(self) -> float:
+        """The journal's time, and from its end on the engine's."""
+        return self._end + self._engine.now() if self._handed_over else self._now
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Remember tasks while the journal is told; hand them over afterwards."""
+        if self._handed_over:
+            self._engine.submit(tasks)
+        else:
+            self._open |= {task.key: task for task in tasks}
+
+    def events(self) -> Sequence[Event]:
+        """The next event of the journal, or of the engine."""
+        if self._told:
+            event = self._told.pop()
+            self._now = event.at
+            if isinstance(event, Arrived | Scored | Failed):
+                self._open.pop(event.task, None)
+            elif isinstance(event, Tick):
+                self._timers.pop(event.name, None)
+            return (event,)
+        if not self._handed_over:
+            self._handed_over = True
+            self._engine.submit(list(self._open.values()))
+            for name, at in self._timers.items():
+                self.set_timer(name, at)
+        return [replace(event, at=self._end + event.at) for event in self._engine.events()]
+
+    def set_timer(self, name: str, at: float) -> None:
+        """Remember a timer while the journal is told; set it afterwards."""
+        if self._handed_over:
+            self._engine.set_timer(name, at - self._end)
+        else:
+            self._timers[name] = at
+
+    def cancel(self, key: str) -> None:
+        """Forget a task."""
+        self._open.pop(key, None)
+        self._engine.cancel(key)
+
+    def tell(self, committed: int) -> None:
+        """Pass on how many steps have been committed."""
+        self._engine.tell(committed)

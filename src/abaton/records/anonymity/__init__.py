@@ -1,0 +1,62 @@
+"""Anonymity of the whole: how well each person hides in a table, and how to make them hide better.
+
+Settings are standard library only; everything that counts is loaded when first asked for, so that reading a
+study document needs neither numpy nor polars.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from abaton.records.anonymity.document import read_settings, settings_from
+from abaton.records.anonymity.settings import (
+    AnonymitySettings,
+    BandHierarchy,
+    BinHierarchy,
+    Closeness,
+    DateHierarchy,
+    Diversity,
+    FileHierarchy,
+    FlatHierarchy,
+    PrefixHierarchy,
+    QuasiIdentifier,
+    Sensitive,
+    TableHierarchy,
+)
+
+if TYPE_CHECKING:
+    from abaton.records.anonymity.encoding import encode as encode
+    from abaton.records.anonymity.outcome import Outcome as Outcome
+    from abaton.records.anonymity.outcome import examine as examine
+    from abaton.records.anonymity.releases import release as release
+
+__all__ = [
+    "AnonymitySettings",
+    "BandHierarchy",
+    "BinHierarchy",
+    "Closeness",
+    "DateHierarchy",
+    "Diversity",
+    "FileHierarchy",
+    "FlatHierarchy",
+    "Outcome",
+    "PrefixHierarchy",
+    "QuasiIdentifier",
+    "Sensitive",
+    "TableHierarchy",
+    "encode",
+    "examine",
+    "read_settings",
+    "release",
+    "settings_from",
+]
+
+_LATER = {"Outcome": "outcome", "encode": "encoding", "examine": "outcome", "release": "releases"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the counting parts when they are first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

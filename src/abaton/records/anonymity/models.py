@@ -1,0 +1,183 @@
+"""Which classes are safe: k-anonymity, l-diversity and t-closeness, for all classes of a table at once.
+
+k-anonymity: Sweeney 2002. l-diversity, distinct, entropy and recursive (c, l): Machanavajjhala et al. 2007.
+t-closeness with equal and ordered distance: Li, Li and Venkatasubramanian 2007.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.records.anonymity.settings import Closeness, Diversity
+from abaton.records.anonymity.tables import SensitiveCounts, dense
+
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+_SLACK = 1e-9
+"""A class exactly on a threshold is safe; rounding must not decide."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassCounts:
+    """How often each sensitive value occurs in each class; only pairs that occur, sorted by class and value.
+
+    Attributes:
+        classes: The class of every pair.
+        values: The value of every pair.
+        counts: How often.
+        starts: Where each class begins.
+        sizes: Records per class.
+        overall: Share of every value in the whole table.
+    """
+
+    classes: NDArray[np.intp]
+    values: NDArray[np.intp]
+    counts: Floats
+    starts: NDArray[np.intp]
+    sizes: Floats
+    overall: Floats
+
+    @property
+    def shares(self) -> Floats:
+        """Of every pair, the share of the value in its class."""
+        return self.counts / self.sizes[self.classes]
+
+
+def class_counts(
+    sensitive: SensitiveCounts, key: NDArray[np.intp], classes: int, overall: Floats
+) -> ClassCounts:
+    """Count the sensitive values of each class; ``key`` gives the class of every combination."""
+    width = len(sensitive.values)
+    pair = key[sensitive.tuples] * width + sensitive.codes
+    if classes * width <= 4 * len(pair) + 1024:
+        tally = np.bincount(pair, weights=sensitive.counts, minlength=classes * width)
+        pairs = np.flatnonzero(tally)
+        counts = tally[pairs].astype(np.float64, copy=False)
+    else:
+        pairs, place = np.unique(pair, return_inverse=True)
+        counts = np.bincount(place, weights=sensitive.counts).astype(np.float64, copy=False)
+    owner = pairs // width
+    starts = np.searchsorted(owner, np.arange(classes))
+    return ClassCounts(owner, pairs % width, counts, starts, np.add.reduceat(counts, starts), overall)
+
+
+def distinct(counts: ClassCounts) -> Floats:
+    """The number of different values in each class."""
+    return np.diff(np.append(counts.starts, len(counts.classes))).astype(np.float64)
+
+
+def entropy(counts: ClassCounts) -> Floats:
+    """The number of equally frequent values that would be as diverse as each class: exp of its entropy."""
+    shares = counts.shares
+    diverse: Floats = np.exp(np.add.reduceat(-shares * np.log(shares), counts.starts))
+    return diverse
+
+
+def recursive(counts: ClassCounts, l: int) -> Floats:  # noqa: E741 - the model's name
+    """The smallest c each class would satisfy: its most frequent value over the sum from the l-th on."""
+    order = np.lexsort((-counts.counts, counts.classes))
+    ranked = counts.counts[order]
+    rank = np.arange(len(ranked)) - counts.starts[counts.classes]
+    tail = np.add.reduceat(np.where(rank >= l - 1, ranked, 0.0), counts.starts)
+    with np.errstate(divide="ignore"):
+        ratio: Floats = ranked[counts.starts] / tail
+    return ratio
+
+
+def equal_distance(counts: ClassCounts) -> Floats:
+    """How far each class is from the whole table when all values are equally far apart."""
+    overall = counts.overall[counts.values]
+    gap = np.abs(counts.shares - overall) - overall
+    far: Floats = 0.5 * (np.add.reduceat(gap, counts.starts) + 1.0)
+    return far
+
+
+def ordered_distance(counts: ClassCounts) -> Floats:
+    """How far each class is from the whole table when values are ranks: the earth mover's distance.
+
+    Between two values of a class its cumulated share P is constant while the whole table's Q rises, so P - Q
+    changes its sign at most once in the gap; the place is found by bisection, the sums by prefix.
+    """
+    ranks = len(counts.overall)
+    if ranks < 2:
+        return np.zeros(len(counts.starts))
+    rising = np.cumsum(counts.overall)
+    prefix = np.concatenate(([0.0], np.cumsum(rising)))
+    running = np.cumsum(counts.shares)
+    reached = running - (running[counts.starts] - counts.shares[counts.starts])[counts.classes]
+    begin = counts.values
+    end = np.append(begin[1:], ranks)
+    end[np.append(counts.starts[1:], len(begin)) - 1] = ranks
+    turn = np.clip(np.searchsorted(rising, reached), begin, end)
+    below = reached * (turn - begin) - (prefix[turn] - prefix[begin])
+    above = (prefix[end] - prefix[turn]) - reached * (end - turn)
+    before = prefix[begin[counts.starts]]
+    far: Floats = (np.add.reduceat(below + above, counts.starts) + before) / (ranks - 1)
+    return far
+
+
+def diversity_of(counts: ClassCounts, asked: Diversity) -> Floats:
+    """What each class achieves in the measure asked: distinct or effective values, or its ratio c."""
+    if asked.kind == "distinct":
+        return distinct(counts)
+    return entropy(counts) if asked.kind == "entropy" else recursive(counts, asked.l)
+
+
+def closeness_of(counts: ClassCounts, asked: Closeness) -> Floats:
+    """How far each class is from the whole table in the distance asked."""
+    return equal_distance(counts) if asked.distance == "equal" else ordered_distance(counts)
+
+
+def safe_classes(sensitive: SensitiveCounts, key: NDArray[np.intp], classes: int, overall: Floats) -> Mask:
+    """Which classes are diverse and close enough in one sensitive column."""
+    counts = class_counts(sensitive, key, classes, overall)
+    safe = np.ones(classes, bool)
+    if (asked := sensitive.asked.diversity) is not None:
+        reached = diversity_of(counts, asked)
+        safe &= reached < asked.c - _SLACK if asked.kind == "recursive" else reached >= asked.l - _SLACK
+    if (close := sensitive.asked.closeness) is not None:
+        safe &= closeness_of(counts, close) <= close.t + _SLACK
+    return safe
+
+
+def only(sensitive: SensitiveCounts, wanted: Mask) -> SensitiveCounts:
+    """The counts of some combinations only."""
+    chosen = wanted[sensitive.tuples]
+    return SensitiveCounts(
+        sensitive.asked,
+        sensitive.values,
+        sensitive.tuples[chosen],
+        sensitive.codes[chosen],
+        sensitive.counts[chosen],
+    )
+
+
+def safe(
+    key: NDArray[np.intp],
+    sizes: Floats,
+    k: int,
+    sensitive: tuple[SensitiveCounts, ...],
+    overall: list[Floats],
+    counted: Mask | None = None,
+) -> Mask:
+    """Which combinations may be shown: those in classes of at least k that satisfy every model.
+
+    Where ``counted`` is given, the others are neither in ``sizes`` nor shown.
+    """
+    kept: Mask = sizes[key] >= k
+    if counted is not None:
+        kept &= counted
+    for column, whole in zip(sensitive, overall, strict=True):
+        if not kept.any():
+            break
+        if column.asked.diversity is None and column.asked.closeness is None:
+            continue
+        shown = np.flatnonzero(kept)
+        place = np.zeros_like(key)
+        place[shown], classes = dense(key[shown], len(sizes))
+        kept[shown] = safe_classes(only(column, kept), place, classes, whole)[place[shown]]
+    return kept

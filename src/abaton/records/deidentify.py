@@ -1,0 +1,349 @@
+"""De-identification of a whole document: a resource or a Bundle, with everything in it.
+
+Invariants:
+(1) ``id`` and ``identifier`` of a resource carry the same new value, and every reference to it follows;
+(2) every resource that leaves is marked: the anonymisation extension, and the label ANONYED or PSEUDED;
+(3) a contained resource stays only if something still refers to it (dom-3);
+(4) a refusal leaves nothing: a document is answered whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from abaton.errors import Refused
+from abaton.records.ages import age_at, age_observation
+from abaton.records.elements import resources, table
+from abaton.records.minimise import Minimiser
+from abaton.records.need import Function, Mechanism, Need, Preset
+from abaton.records.plan import Plan
+from abaton.records.presets import rules
+from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.references import Document, clashes, identity_of
+from abaton.records.repair import Repair
+from abaton.records.scope import Handler, Notes, Scope
+from abaton.records.stages import Consented, Deidentified
+from abaton.records.tally import Tally
+from abaton.records.terminology import Codes
+from abaton.records.vocabulary import profiles
+
+MARK = "http://interopehrate.eu/fhir/StructureDefinition/AnonymizationExtension-IEHR"
+_MARK_SYSTEM = "http://interopehrate.eu/fhir/CodeSystem/AnonymizationType-IEHR"
+_LABELS = "http://terminology.hl7.org/CodeSystem/v3-ObservationValue"
+_CONFIDENTIALITY = "http://terminology.hl7.org/CodeSystem/v3-Confidentiality"
+_IDENTIFIED = frozenset({"Patient", "Organization"})
+_ENVELOPE = ("language", "timestamp")
+_MOST_NESTED = 8
+
+
+class _Kind(NamedTuple):
+    """What has to be known of a resource type for every resource of it."""
+
+    body: Handler
+    repair: Repair
+    marked: bool
+    identifier: str
+    always: bool
+
+
+# An entry of a Bundle that is worked on: the needed part, the whole, its type, new identity and address.
+_Entry = tuple[dict[str, Any] | None, dict[str, Any], str, str, str]
+
+
+class Deidentifier:
+    """Turns consented records into de-identified ones, for one study at one site.
+
+    Args:
+        need: What the study needs and how it wants it de-identified.
+        names: The study's pseudonyms.
+        year: The current year, against which ages are capped.
+        trace: Whether to count what is kept, too.
+
+    >>> from abaton.records.stages import Record
+    >>> make = Deidentifier(Need("heart"), Pseudonyms("heart", bytes(range(32))), year=2026)
+    >>> patient = Record({"resourceType": "Patient", "id": "7", "gender": "male", "birthDate": "1980-02-03"})
+    >>> made = make(Consented.on_ground(patient, "example"))
+    >>> made.content["birthDate"], made.content["id"] == made.content["identifier"][0]["value"]
+    ('1980', True)
+    """
+
+    def __init__(self, need: Need, names: Pseudonyms, *, year: int, trace: bool = False) -> None:
+        self.need, self.names, self.year = need, names, year
+        self.plan = Plan(rules(need.deidentification), self._inside, trace=trace)
+        self._chosen = Minimiser(need)
+        self._codes = Codes(
+            frozenset((c.system, c.code) for want in need.wants for f in want.codes for c in f.codes)
+        )
+        self._kinds: dict[str, _Kind] = {}
+        self._notes, self._total = Notes(), Tally()
+        self._paper = need.deidentification.preset is Preset.PAPER
+        pseudonymised = need.deidentification.mechanism is Mechanism.PSEUDONYMISE
+        self._label = "PSEUDED" if pseudonymised else "ANONYED"
+        self._mark = "pseudonymization" if pseudonymised else "anonymization"
+
+    def __call__(self, consented: Consented) -> Deidentified | None:
+        """The de-identified record, or nothing if the study does not need it."""
+        raw = consented.record.content
+        try:
+            made = self._top(raw)
+        except RecursionError:
+            self._notes = Notes()
+            raise Refused("a record is nested too deeply", remedy="no FHIR record needs that") from None
+        except Refused:
+            self._notes = Notes()
+            raise
+        self._total.note(self._notes)
+        return None if made is None else Deidentified(made)
+
+    def tally(self) -> Tally:
+        """What was counted since the last time this was asked."""
+        counted, self._total = self._total, Tally()
+        counted.settle()
+        return counted
+
+    # Documents
+    # -----------------------------------------------------------------------------------------------
+
+    def _top(self, raw: dict[str, Any]) -> dict[str, Any] | None:
+        kind = self._name(raw)
+        if kind == "Bundle":
+            return self._bundle(raw, 0)
+        self._notes.read.append(kind)
+        part = self._needed(raw, kind)
+        if part is None:
+            return None
+        scope = Scope(raw, identity_of(raw, kind, self.names), self._document(raw))
+        return self._resource(part, kind, scope)
+
+    def _document(self, root: dict[str, Any]) -> Document:
+        days = self.need.deidentification.shift_days
+        return Document(root, self.names, self._notes, self._codes, year=self.year, shift_days=days)
+
+    def _name(self, raw: Any) -> str:
+        kind = raw.get("resourceType") if raw.__class__ is dict else None
+        if kind.__class__ is not str or kind not in resources():
+            raise Refused(
+                "a resource has no type that R4 knows", remedy="export FHIR R4; other versions are not read"
+            )
+        name: str = kind
+        return name
+
+    def _needed(self, raw: dict[str, Any], kind: str) -> dict[str, Any] | None:
+        if not self.need.wants:
+            return raw
+        for name, want in self._chosen.matching(raw, kind):
+            if want.function is Function.COUNT:
+                self._total.answers[f"count {name}"] += 1
+        part = self._chosen.part(raw, kind, self._notes)
+        if part is None:
+            self._notes.left_out.append((kind, "not needed by the study"))
+        return part
+
+    def _bundle(self, raw: dict[str, Any], depth: int) -> dict[str, Any] | None:
+        if depth > _MOST_NESTED:
+            raise Refused("Bundles are nested too deeply", remedy="export one Bundle per document")
+        self._notes.read.append("Bundle")
+        document = self._document(raw)
+        listed = raw.get("entry")
+        entries = [entry for entry in listed if entry.__class__ is dict] if listed.__class__ is list else []
+        clashing = clashes(entries)
+        known, read, wants = resources(), self._notes.read, bool(self.need.wants)
+        todo: list[_Entry] = []
+        for entry in entries:
+            resource = entry.get("resource")
+            if resource is None:
+                self._notes.drops["Bundle.entry", "entry without a resource"] += 1
+                continue
+            kind = resource.get("resourceType") if resource.__class__ is dict else None
+            if kind not in known:
+                kind = self._name(resource)
+            if kind == "Bundle":
+                todo.append((resource, resource, kind, "", ""))
+                continue
+            read.append(kind)
+            part = self._needed(resource, kind) if wants else resource
+            if part is None and not self._wants_age(kind):
+                continue
+            qualify = bool(clashing) and (kind, resource.get("id")) in clashing
+            url = entry.get("fullUrl")
+            identity, address = document.enter(resource, kind, url, qualify=qualify, stays=part is not None)
+            todo.append((part, resource, kind, identity, address))
+        patients = {entry[4] for entry in todo if entry[2] == "Patient"}
+        document.only_subject = patients.pop() if len(patients) == 1 else ""
+        made = self._collect(document, todo, depth)
+        if wants and not made:
+            self._notes.left_out.append(("Bundle", "nothing in it is needed by the study"))
+            return None
+        return self._envelope(raw, document, made)
+
+    def _collect(self, document: Document, todo: list[_Entry], depth: int) -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = []
+        seen: set[str] = set()
+        scope = Scope({}, "", document)
+        for part, raw, kind, identity, address in todo:
+            if kind == "Bundle":
+                inner = self._bundle(raw, depth + 1)
+                if inner is not None:
+                    made.append({"fullUrl": self.names.address(inner["id"]), "resource": inner})
+                continue
+            scope.turn(raw, identity)
+            if self.need.wants:
+                ages = self._ages(kind, scope)
+                made.extend({"fullUrl": self.names.address(each["id"]), "resource": each} for each in ages)
+            if part is None:
+                continue
+            out = self._resource(part, kind, scope)
+            # bdl-7: two versions of one resource cannot both have the address.
+            made.append({"resource": out} if address in seen else {"fullUrl": address, "resource": out})
+            seen.add(address)
+        return made
+
+    def _envelope(
+        self, raw: dict[str, Any], document: Document, entries: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        self._notes.kept.append("Bundle")
+        inside = "|".join(entry["resource"]["id"] for entry in entries)
+        identity = identity_of(raw, "Bundle", self.names, otherwise=inside)
+        out = self._head(raw, "Bundle", identity, marked=False)
+        is_document = raw.get("type") == "document" and bool(entries)
+        is_document = is_document and entries[0]["resource"]["resourceType"] == "Composition"
+        kept = {key: raw[key] for key in _ENVELOPE if key in raw}
+        body = self.plan.body("Bundle")(kept, Scope(raw, identity, document)) or {}
+        if is_document or "identifier" in raw:
+            out["identifier"] = self._identifier(identity)
+        out["type"] = "document" if is_document else "collection"
+        out.update((key, body[key]) for key in _ENVELOPE if key in body)
+        gone = raw.keys() - {"resourceType", "id", "meta", "identifier", "type", "entry", *_ENVELOPE}
+        for key in gone:
+            name = key if key in table()["Bundle"] else "(unknown)"
+            self._notes.drops[f"Bundle.{name}", "no rule"] += 1
+        if entries:
+            out["entry"] = entries
+        return out
+
+    def _wants_age(self, kind: str) -> bool:
+        return any(want.function is Function.AGE_FROM_DATE for want in self.need.wants_of(kind))
+
+    def _ages(self, kind: str, scope: Scope) -> list[dict[str, Any]]:
+        made = []
+        for name, want in self._chosen.matching(scope.raw, kind):
+            if want.function is not Function.AGE_FROM_DATE:
+                continue
+            age, subject = age_at(want.elements, scope)
+            if age is None:
+                self._notes.left_out.append((kind, "age without a birth date at hand"))
+                continue
+            new = self.names.identity("Observation", f"age of {scope.identity} {name}")
+            out = self._head({}, "Observation", new, marked=True) | {"identifier": [self._identifier(new)]}
+            made.append(out | age_observation(age, subject))
+            self._notes.kept.append("Observation")
+        return made
+
+    # Resources
+    # -----------------------------------------------------------------------------------------------
+
+    def _resource(self, part: dict[str, Any], name: str, scope: Scope) -> dict[str, Any]:
+        kind = self._kinds.get(name) or self._learn(name)
+        raw, identity = scope.raw, scope.identity
+        # An identity made here tells that the resource went through before: dates are not moved twice.
+        scope.ours = raw.get("id") == identity
+        inside = part.get("contained")
+        if inside.__class__ is list:
+            scope.local = self._local(inside, identity)
+        body = kind.body(part, scope)
+        if body is None:
+            body = {}
+            kind.repair(body, part, scope)
+        out = self._head(raw, name, identity, marked=kind.marked)
+        contained = self._contained(inside, scope) if scope.used else None
+        if contained:
+            out["contained"] = contained
+        if kind.identifier:
+            body.pop("identifier", None)
+            if kind.always or "identifier" in raw:
+                made = self._identifier(identity)
+                out["identifier"] = [made] if kind.identifier == "many" else made
+        if "extension" in body:
+            out["extension"] = [*out.get("extension", ()), *body.pop("extension")]
+        out.update(body)
+        self._notes.kept.append(name)
+        return out
+
+    def _learn(self, name: str) -> _Kind:
+        fields = table()[name]
+        listed = fields.get("identifier")
+        form = "" if listed is None or listed.type != "Identifier" else "many" if listed.many else "one"
+        always = name in _IDENTIFIED or (listed is not None and listed.required)
+        made = _Kind(self.plan.body(name), Repair(name), "extension" in fields, form, always)
+        self._kinds[name] = made
+        return made
+
+    def _local(self, inside: list[Any], identity: str) -> dict[str, str]:
+        names = [each.get("id") for each in inside if each.__class__ is dict]
+        return {
+            name: name if self.names.is_ours(name) else self.names.identity("contained", f"{identity}#{name}")
+            for name in names
+            if name.__class__ is str
+        }
+
+    def _contained(self, inside: Any, scope: Scope) -> list[dict[str, Any]]:
+        done: dict[str, dict[str, Any]] = {}
+        while scope.used - done.keys():
+            for each in inside:
+                old = each.get("id") if each.__class__ is dict else None
+                if old not in scope.used or old in done:
+                    continue
+                name = self._name(each)
+                kind = self._kinds.get(name) or self._learn(name)
+                inner = Scope(each, scope.local[old], scope.document, scope)
+                inner.ours = scope.ours
+                body = kind.body(each, inner)
+                if body is None:
+                    body = {}
+                    kind.repair(body, each, inner)
+                body.pop("extension", None)
+                body.pop("identifier", None)
+                done[old] = {"resourceType": name, "id": inner.identity}
+                if kind.identifier and kind.always and name != "Patient":
+                    made = self._identifier(inner.identity)
+                    done[old]["identifier"] = [made] if kind.identifier == "many" else made
+                done[old].update(body)
+        return [done[each["id"]] for each in inside if each.__class__ is dict and each.get("id") in done]
+
+    def _inside(self, raw: Any, scope: Scope) -> Any:
+        """A whole resource inside an element, as in Parameters."""
+        name = self._name(raw)
+        if name == "Bundle":
+            return self._bundle(raw, 1)
+        self._notes.read.append(name)
+        part = self._needed(raw, name)
+        if part is None:
+            return None
+        return self._resource(part, name, Scope(raw, identity_of(raw, name, self.names), scope.document))
+
+    def _head(self, raw: dict[str, Any], name: str, identity: str, *, marked: bool) -> dict[str, Any]:
+        out: dict[str, Any] = {"resourceType": name, "id": identity}
+        if not self._paper:
+            out["meta"] = {"security": [{"system": _LABELS, "code": self._label}]}
+            meta = raw.get("meta")
+            if meta.__class__ is dict and ("profile" in meta or "security" in meta):
+                self._keep_meta(meta, out["meta"])
+        if marked:
+            coding = {"system": _MARK_SYSTEM, "code": self._mark, "display": self._mark.capitalize()}
+            out["extension"] = [{"url": MARK, "valueCoding": coding}]
+        return out
+
+    def _keep_meta(self, raw: dict[str, Any], out: dict[str, Any]) -> None:
+        """Only published profiles and the confidentiality of the source stay."""
+        listed, security = raw.get("profile"), raw.get("security")
+        if listed.__class__ is list:
+            known = [p for p in listed if p.__class__ is str and p in profiles()]
+            if known:
+                out["profile"] = known
+        for each in security if security.__class__ is list else ():
+            system, code = (each.get("system"), each.get("code")) if each.__class__ is dict else ("", "")
+            if system == _CONFIDENTIALITY and self._codes.knows(system, code):
+                out["security"].append({"system": system, "code": code})
+
+    def _identifier(self, identity: str) -> dict[str, Any]:
+        return {"value": identity} if self._paper else {"system": self.names.system, "value": identity}

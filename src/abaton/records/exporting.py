@@ -1,0 +1,277 @@
+"""Exporting: many files through the plan, side by side, each written whole or not at all.
+
+Invariants:
+(1) an output appears under its name only when it is complete (a temporary file, then a rename);
+(2) a refusal removes what was begun and leaves the other files alone;
+(3) memory does not grow with the size of a file of lines;
+(4) a resumed run skips what is complete and unchanged, and gives the same identities.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any
+
+from abaton.errors import AbatonError, Refused, SettingsError
+from abaton.records.deidentify import Deidentifier
+from abaton.records.mapping import MappingFile
+from abaton.records.need import Identity, Mechanism, Need
+from abaton.records.parsing import dump, parse
+from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.sources import Source, documents, fingerprint, safe_name
+from abaton.records.stages import Consented, Record
+from abaton.records.tally import Tally
+
+STATE = ".abaton-export.json"
+_LEAST_STRETCH = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that a worker needs to know to de-identify for one study at one site."""
+
+    need: Need
+    key: bytes
+    year: int
+    ground: str
+    site: str = ""
+    mapping: str = ""
+    skip_refused: bool = False
+
+    def __repr__(self) -> str:
+        return "Job(…)"  # holds a key
+
+    def names(self) -> Pseudonyms:
+        """The pseudonyms of this job."""
+        wish = self.need.deidentification
+        lasting = wish.mechanism is Mechanism.PSEUDONYMISE
+        site = "" if wish.link_sites else self.site
+        sink = MappingFile(Path(self.mapping)) if self.mapping and lasting else None
+        made = Pseudonyms(self.need.study, self.key, site=site, sink=sink, lasting=lasting)
+        if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
+            made = Pseudonyms(
+                self.need.study,
+                self.key,
+                site=site,
+                sink=sink,
+                issue=lambda: made.sign(secrets.token_bytes(16)),
+            )
+        return made
+
+    def deidentifier(self) -> Deidentifier:
+        """The de-identifier of this job."""
+        return Deidentifier(self.need, self.names(), year=self.year)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one file."""
+
+    source: str
+    out: str = ""
+    tally: Tally = field(default_factory=Tally)
+    error: str = ""
+    exit_code: int = 0
+
+
+def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Outcome:
+    """De-identify one file into another; on refusal the target is not there."""
+    begun = target.with_name(f".{target.name}.{os.getpid()}.part")
+    written = refused = 0
+    try:
+        with _writer(begun, packed=source.is_packed) as stream:
+            for raw, where in documents(source):
+                try:
+                    made = make(Consented.on_ground(Record(parse(raw, where=where)), job.ground))
+                except Refused as error:
+                    if not job.skip_refused:
+                        raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
+                    refused += 1
+                    continue
+                if made is not None:
+                    stream.write(dump(made.content) + b"\n")
+                    written += 1
+        if written:
+            begun.replace(target)
+    except AbatonError as error:
+        make.tally()
+        told = str(type(error)(error.what, where=error.where or source.path, remedy=error.remedy))
+        return Outcome(source.path, "", Tally(refused=1), told, error.exit_code)
+    finally:
+        begun.unlink(missing_ok=True)
+    counted = make.tally()
+    counted.refused = refused
+    return Outcome(source.path, target.name if written else "", counted)
+
+
+@contextmanager
+def _writer(path: Path, *, packed: bool) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    with path.open("wb") as plain:
+        if not packed:
+            yield plain
+            return
+        # No name and no time inside: the same records give the same bytes.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=plain, mtime=0) as stream:
+            yield stream
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start(job: Job) -> None:
+    _worker["job"], _worker["make"] = job, job.deidentifier()
+
+
+def _work(source: Source, target: str) -> Outcome:
+    return export_one(source, Path(target), _worker["make"], _worker["job"])
+
+
+def export(
+    sources: list[Source],
+    out: Path,
+    job: Job,
+    *,
+    processes: int = 1,
+    resume: bool = False,
+    step: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """De-identify all sources into a directory and tell what became of each."""
+    if not resume and out.is_dir() and any(out.iterdir()):
+        raise SettingsError(
+            "the output directory is not empty", where=str(out), remedy="choose another, or add --resume"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    state = _State(out, resume=resume)
+    if state.is_complete:
+        return []
+    job = state.settle(job)
+    names = job.names()
+    todo, outcomes = [], []
+    for source in sources:
+        if state.is_done(source, names):
+            continue
+        todo.append((source, out / safe_name(source, names)))
+    for outcome, source in _run(todo, job, processes):
+        if not outcome.error:
+            state.done(source, names, outcome.out)
+        step(outcome)
+        outcomes.append(outcome)
+    if not any(outcome.error for outcome in outcomes):
+        state.finish()
+    return outcomes
+
+
+def _run(todo: list[tuple[Source, Path]], job: Job, processes: int) -> Iterator[tuple[Outcome, Source]]:
+    if processes == 1 or any(source.path == "-" for source, _ in todo):
+        make = job.deidentifier()
+        for source, target in todo:
+            yield export_one(source, target, make, job), source
+        return
+    pool = ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_start, initargs=(job,)
+    )
+    with pool:
+        parts: dict[Source, list[Outcome | None]] = {}
+        futures = {}
+        for source, target in sorted(todo, key=lambda pair: -pair[0].size):
+            stretches = source.split(4 * processes, _LEAST_STRETCH)
+            parts[source] = [None] * len(stretches)
+            for i, stretch in enumerate(stretches):
+                name = target if len(stretches) == 1 else target.with_name(f".{target.name}.{i}.stretch")
+                futures[pool.submit(_work, stretch, str(name))] = (source, target, i)
+        for future in as_completed(futures):
+            source, target, i = futures[future]
+            parts[source][i] = future.result()
+            done = [part for part in parts[source] if part is not None]
+            if len(done) == len(parts[source]):
+                yield _joined(done, target), source
+
+
+def _joined(parts: list[Outcome], target: Path) -> Outcome:
+    """Put the stretches of a file together again; if one was refused, nothing of the file stays."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = Outcome(parts[0].source)
+    for part in parts:
+        whole.tally.add(part.tally)
+    failed = next((part for part in parts if part.error), None)
+    pieces = [target.with_name(part.out) for part in parts if part.out]
+    if failed is not None:
+        whole.error, whole.exit_code = failed.error, failed.exit_code
+    elif pieces:
+        begun = target.with_name(f".{target.name}.part")
+        with begun.open("wb") as stream:
+            for piece in pieces:
+                with piece.open("rb") as read:
+                    shutil.copyfileobj(read, stream, 1 << 20)
+        begun.replace(target)
+        whole.out = target.name
+    for piece in pieces:
+        piece.unlink()
+    return whole
+
+
+class _State:
+    """What is done, kept beside the output under names that tell nothing.
+
+    An anonymising export draws a key of its own. It is kept here only until the export is complete, so that
+    a resumed run gives the same identities, and is gone afterwards.
+    """
+
+    def __init__(self, out: Path, *, resume: bool) -> None:
+        self._path = out / STATE
+        self._content: dict[str, Any] = {}
+        if resume and self._path.exists():
+            self._content = json.loads(self._path.read_text())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an anonymising export has ended: its key is gone, so nothing can be added to it."""
+        return bool(self._content.get("complete"))
+
+    def settle(self, job: Job) -> Job:
+        """The job with the key that counts."""
+        if job.need.deidentification.mechanism is Mechanism.PSEUDONYMISE:
+            return job
+        drawn = self._content.get("key")
+        key = bytes.fromhex(drawn) if drawn else secrets.token_bytes(32)
+        self._content["key"] = key.hex()
+        self._write()
+        return replace(job, key=key)
+
+    def is_done(self, source: Source, names: Pseudonyms) -> bool:
+        """Whether a source was exported before and has not changed since."""
+        kept = self._content.get("files", {}).get(names.identity("file", source.relative))
+        if kept is None or source.path == "-" or kept["input"] != fingerprint(source):
+            return False
+        return not kept["output"] or (self._path.parent / kept["output"]).exists()
+
+    def done(self, source: Source, names: Pseudonyms, output: str) -> None:
+        """Remember that a source is complete."""
+        if source.path == "-":
+            return
+        files = self._content.setdefault("files", {})
+        files[names.identity("file", source.relative)] = {"input": fingerprint(source), "output": output}
+        self._write()
+
+    def finish(self) -> None:
+        """Forget the drawn key: nothing can be linked from now on."""
+        if self._content.pop("key", None) is not None:
+            self._content = {"complete": True}
+        self._write()
+
+    def _write(self) -> None:
+        begun = self._path.with_name(f"{STATE}.part")
+        begun.touch(mode=0o600)
+        begun.write_text(json.dumps(self._content))
+        begun.replace(self._path)

@@ -1,0 +1,67 @@
+"""Rules of R4 between elements that taking one out would break; each is named after its invariant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from abaton.records.repair import EMPTY_NARRATIVE
+from abaton.records.scope import Scope
+from abaton.records.vocabulary import ABSENT
+
+Fixup = Callable[[dict[str, Any], dict[str, Any], Scope], dict[str, Any] | None]
+
+
+def _observed(out: dict[str, Any], raw: dict[str, Any], _: Scope) -> dict[str, Any]:
+    """obs-6: a value that was taken out is said to be masked; one that stays needs no reason of absence."""
+    if "valueQuantity" in out or any(key[:5] == "value" for key in out):
+        out.pop("dataAbsentReason", None)
+        return out
+    if "dataAbsentReason" not in out and any(key[:5] == "value" for key in raw):
+        out["dataAbsentReason"] = {"coding": [{"system": ABSENT, "code": "masked"}]}
+    return out
+
+
+def _section(out: dict[str, Any], _raw: dict[str, Any], _: Scope) -> dict[str, Any]:
+    """cmp-1 and cmp-2: a section has text, entries or sections, and a reason only when it has no entries."""
+    if not ("entry" in out or "section" in out or "text" in out):
+        out["text"] = dict(EMPTY_NARRATIVE)
+    if "entry" in out:
+        out.pop("emptyReason", None)
+    return out
+
+
+def _consent(out: dict[str, Any], _raw: dict[str, Any], _: Scope) -> dict[str, Any]:
+    """ppc-1: a consent names a policy."""
+    if not ("policy" in out or "policyRule" in out):
+        out["policyRule"] = {"text": "masked"}
+    return out
+
+
+def _stage(out: dict[str, Any], _raw: dict[str, Any], _: Scope) -> dict[str, Any] | None:
+    """con-1: a stage has a summary or an assessment."""
+    return out if "summary" in out or "assessment" in out else None
+
+
+def _evidence(out: dict[str, Any], _raw: dict[str, Any], _: Scope) -> dict[str, Any] | None:
+    """con-2: evidence has a code or a detail."""
+    return out if "code" in out or "detail" in out else None
+
+
+def _period(out: dict[str, Any], _raw: dict[str, Any], _: Scope) -> dict[str, Any]:
+    """per-1: a period does not end before it starts."""
+    start, end = out.get("start"), out.get("end")
+    if start.__class__ is str and end.__class__ is str and start[: len(end)] > end[: len(start)]:
+        del out["end"]
+    return out
+
+
+FIXUPS: Mapping[str, Fixup] = {
+    "Observation": _observed,
+    "Observation.component": _observed,
+    "Composition.section": _section,
+    "Consent": _consent,
+    "Condition.stage": _stage,
+    "Condition.evidence": _evidence,
+    "Period": _period,
+}

@@ -1,0 +1,336 @@
+"""The methods of a rule: each is a small function made once for one place in the record.
+
+``docs/deidentification.md`` gives every method as Input, Output and Steps. A method's maker is called with
+the rule's settings and the place; it returns a handler, or refuses settings and types it cannot work with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, timedelta
+from typing import Any, NoReturn
+
+from abaton.errors import SettingsError
+from abaton.records.elements import is_primitive
+from abaton.records.pseudonyms import as_uuid, token_of
+from abaton.records.references import remap
+from abaton.records.scope import Handler, Node, Scope
+from abaton.records.scrub import scrub
+from abaton.records.terminology import measure, terminology
+
+Settings = Mapping[str, str]
+Maker = Callable[[Settings, Node], Handler]
+
+NUMBERS = frozenset({"integer", "positiveInt", "unsignedInt", "decimal"})
+DATES = frozenset({"date", "dateTime", "instant"})
+QUANTITIES = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})
+
+
+def refuse(method: str, node: Node, why: str) -> NoReturn:
+    """Refuse a rule when it is loaded."""
+    raise SettingsError(
+        f"the method '{method}' cannot be used on {node.path}: {why}", remedy="correct the rule"
+    )
+
+
+def _number(settings: Settings, name: str, node: Node, *, least: float = 0.0) -> float:
+    try:
+        value = float(settings[name])
+    except (KeyError, ValueError):
+        refuse("setting", node, f"'{name}' must be a number")
+    if not math.isfinite(value) or value < least:
+        refuse("setting", node, f"'{name}' must be at least {least:g}")
+    return value
+
+
+def keep(_: Settings, node: Node) -> Handler:
+    """Keep a plain value if it has the JSON type that R4 gives it."""
+    if node.type == "boolean":
+        return lambda v, scope: v if v is True or v is False else scope.drop(node, "malformed")
+    if node.type in NUMBERS:
+        wide = node.type == "decimal"
+
+        def number(v: Any, scope: Scope) -> Any:
+            if v.__class__ is int or (wide and v.__class__ is float):
+                return v
+            return scope.drop(node, "malformed")
+
+        return number
+    return lambda v, scope: v if v.__class__ is str else scope.drop(node, "malformed")
+
+
+def redact(_: Settings, node: Node) -> Handler:
+    """Drop the element and everything in it."""
+    return lambda v, scope: scope.drop(node, "redact")
+
+
+def pseudonymise(_: Settings, node: Node) -> Handler:
+    """Replace a name by one that only the study key can make."""
+    if node.type == "Identifier":
+        return _identifier(node)
+    if node.type not in ("id", "string", "markdown", "uri", "url", "canonical", "oid", "uuid", "code"):
+        refuse("pseudonymise", node, "it is not a name or an identifier")
+    address = node.type in ("uri", "url", "canonical", "oid", "uuid")
+
+    def run(value: Any, scope: Scope) -> Any:
+        if value.__class__ is not str:
+            return scope.drop(node, "malformed")
+        if not address:
+            return scope.names.identity("name", value)
+        return scope.document.resolve(value) if value.startswith("urn:uuid:") else _address(value, scope)
+
+    return run
+
+
+def _address(value: str, scope: Scope) -> str:
+    token = token_of(scope.names.identity("name", value))
+    return as_uuid(token if token is not None else scope.names.token("name", value))
+
+
+def _identifier(node: Node) -> Handler:
+    def run(value: Any, scope: Scope) -> Any:
+        if value.__class__ is not dict or value.get("value").__class__ is not str:
+            return scope.drop(node, "malformed")
+        system = value.get("system")
+        old = value["value"] if system == scope.names.system else f"{system}|{value['value']}"
+        return {"system": scope.names.system, "value": scope.names.identity("Identifier", old)}
+
+    return run
+
+
+def generalise(settings: Settings, node: Node) -> Handler:
+    """Make a value coarser: a year, an age band, the start of a text or code, a bin."""
+    makers: dict[str, Maker] = {
+        "year": _year,
+        "age-band": _band,
+        "prefix": _prefix,
+        "code-prefix": _code_prefix,
+        "bins": _bins,
+    }
+    maker = makers.get(settings.get("to", ""))
+    if maker is None:
+        refuse("generalise", node, f"'to' must be one of {', '.join(makers)}")
+    return maker(settings, node)
+
+
+def year_of(value: Any) -> int | None:
+    """The year of a FHIR date, or nothing if it is not one."""
+    if value.__class__ is not str or not (len(value) == 4 or value[4:5] == "-"):
+        return None
+    head = value[:4]
+    return int(head) if len(head) == 4 and head.isascii() and head.isdigit() else None
+
+
+def _year(settings: Settings, node: Node) -> Handler:
+    if node.type not in DATES:
+        refuse("generalise", node, "only a date has a year")
+    tail = "-01-01T00:00:00Z" if node.type == "instant" else ""
+    if "cap" not in settings:
+
+        def run(value: Any, scope: Scope) -> Any:
+            # The four digits of the year are all that stays, so nothing else of the text needs checking.
+            if value.__class__ is str and value[4:5] in ("-", ""):
+                head = value[:4]
+                if len(head) == 4 and head.isascii() and head.isdigit():
+                    return head + tail
+            return scope.drop(node, "malformed")
+
+        return run
+    cap = int(_number(settings, "cap", node))
+
+    def capped(value: Any, scope: Scope) -> Any:
+        year = year_of(value)
+        if year is None:
+            return scope.drop(node, "malformed")
+        # HIPAA 164.514(b)(2)(i)(C): all ages over 89 become one class, here "born cap + 1 years ago".
+        return f"{max(year, scope.document.year - cap - 1):04d}{tail}"
+
+    return capped
+
+
+def _band(settings: Settings, node: Node) -> Handler:
+    width = _number(settings, "width", node, least=1)
+    return _on_value(node, lambda v: math.floor(v / width) * width)
+
+
+def _bins(settings: Settings, node: Node) -> Handler:
+    width = _number(settings, "width", node, least=1e-9)
+    return _on_value(node, lambda v: round(math.floor(v / width) * width, 9))
+
+
+def _on_value(node: Node, change: Callable[[float], float]) -> Handler:
+    if node.type in NUMBERS:
+        whole = node.type != "decimal"
+
+        def run(value: Any, scope: Scope) -> Any:
+            if value.__class__ is not int and value.__class__ is not float:
+                return scope.drop(node, "malformed")
+            made = change(value)
+            return int(made) if whole or made == int(made) else made
+
+        return run
+    if node.type not in QUANTITIES:
+        refuse("generalise", node, "it is neither a number nor a quantity")
+    inner, number = measure({}, node), _on_value(node._replace(type="decimal"), change)
+
+    def quantity(value: Any, scope: Scope) -> Any:
+        made = inner(value, scope)
+        if made is not None and "value" in made:
+            made["value"] = number(made["value"], scope)
+        return made
+
+    return quantity
+
+
+def _prefix(settings: Settings, node: Node) -> Handler:
+    length = int(_number(settings, "length", node, least=1))
+    if not is_primitive(node.type) or node.type in NUMBERS | DATES | {"boolean"}:
+        refuse("generalise", node, "only a text has a prefix")
+    return lambda v, scope: v[:length] if v.__class__ is str else scope.drop(node, "malformed")
+
+
+def _code_prefix(settings: Settings, node: Node) -> Handler:
+    length = int(_number(settings, "length", node, least=1))
+    if node.type != "Coding":
+        refuse("generalise", node, "only a Coding has a code prefix")
+    inner = terminology({}, node)
+
+    def run(value: Any, scope: Scope) -> Any:
+        made = inner(value, scope)
+        if made is not None:
+            made["code"] = made["code"][:length].rstrip(".-/")
+        return made
+
+    return run
+
+
+def shift(_: Settings, node: Node) -> Handler:
+    """Move a date back by the subject's own number of days."""
+    if node.type not in DATES:
+        refuse("shift", node, "it is not a date")
+    tail = "T00:00:00Z" if node.type == "instant" else ""
+
+    def run(value: Any, scope: Scope) -> Any:
+        year = year_of(value)
+        if year is None:
+            return scope.drop(node, "malformed")
+        if scope.ours:
+            return _same_form(value, node, scope)
+        days = scope.document.offset(scope.subject())
+        if not days:
+            return scope.drop(node, "shift without a known subject")
+        try:
+            return _moved(value, days) + tail
+        except ValueError:
+            return scope.drop(node, "malformed")
+
+    return run
+
+
+def _same_form(value: str, node: Node, scope: Scope) -> Any:
+    # Already shifted by an earlier run: only the forms that shifting writes may stay.
+    head = value.removesuffix("T00:00:00Z")
+    try:
+        date.fromisoformat((head + "-07-01"[len(head) - 4 - 1 :])[:10] if len(head) < 10 else head)
+    except ValueError:
+        return scope.drop(node, "malformed")
+    return value
+
+
+def _moved(value: str, days: int) -> str:
+    # A partial date keeps its precision: it is moved as its middle day and cut again.
+    precision = 4 if len(value) == 4 else 7 if len(value) == 7 else 10
+    whole = {4: f"{value[:4]}-07-01", 7: f"{value[:7]}-15", 10: value[:10]}[precision]
+    return (date.fromisoformat(whole) - timedelta(days=days)).isoformat()[:precision]
+
+
+def cap(settings: Settings, node: Node) -> Handler:
+    """Replace an age over a limit by the limit plus one."""
+    if node.type in QUANTITIES:
+        return measure({"cap": settings.get("over", "89")}, node)
+    if node.type not in NUMBERS:
+        refuse("cap", node, "it is neither a number nor a quantity")
+    over = int(_number(settings, "over", node)) if "over" in settings else 89
+    inner = keep({}, node)
+
+    def run(value: Any, scope: Scope) -> Any:
+        made = inner(value, scope)
+        return made if made is None or made <= over else over + 1
+
+    return run
+
+
+def substitute(settings: Settings, node: Node) -> Handler:
+    """Put a fixed value in place of whatever was there."""
+    if "value" not in settings:
+        refuse("substitute", node, "'value' is missing")
+    text = settings["value"]
+    try:
+        fixed = json.loads(text)
+    except ValueError:
+        fixed = text
+    frozen = json.dumps(fixed)
+    return lambda v, scope: json.loads(frozen)
+
+
+def perturb(settings: Settings, node: Node) -> Handler:
+    """Add noise to a number, always the same for the same resource and study."""
+    reach = _number(settings, "range", node, least=1e-9)
+    digits = int(_number(settings, "digits", node)) if "digits" in settings else 3
+
+    def noisy(value: Any, scope: Scope) -> float:
+        if scope.ours:
+            return float(value)
+        unit = scope.names.number("perturb", f"{scope.identity}|{node.path}|{value!r}") / 2**64
+        return float(round(value + reach * (2 * unit - 1), digits))
+
+    if node.type in NUMBERS:
+        inner = keep({}, node)
+
+        def run(value: Any, scope: Scope) -> Any:
+            made = inner(value, scope)
+            if made is None:
+                return None
+            changed = noisy(made, scope)
+            return round(changed) if node.type != "decimal" else changed
+
+        return run
+    if node.type not in QUANTITIES:
+        refuse("perturb", node, "it is neither a number nor a quantity")
+    measured = measure({}, node)
+
+    def quantity(value: Any, scope: Scope) -> Any:
+        made = measured(value, scope)
+        if made is not None and "value" in made:
+            made["value"] = noisy(made["value"], scope)
+        return made
+
+    return quantity
+
+
+METHODS: Mapping[str, Maker] = {
+    "cap": cap,
+    "generalise": generalise,
+    "keep": keep,
+    "mask": redact,
+    "measure": measure,
+    "perturb": perturb,
+    "pseudonymise": pseudonymise,
+    "redact": redact,
+    "remap": remap,
+    "scrub": scrub,
+    "shift": shift,
+    "substitute": substitute,
+    "terminology": terminology,
+}
+SETTINGS: Mapping[str, frozenset[str]] = {
+    "cap": frozenset({"over"}),
+    "generalise": frozenset({"to", "cap", "width", "length"}),
+    "measure": frozenset({"cap"}),
+    "perturb": frozenset({"range", "digits"}),
+    "substitute": frozenset({"value"}),
+}
+WHOLE = frozenset({"substitute", "redact"})
+"""Methods that treat a repeating element as one."""

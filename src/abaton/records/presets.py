@@ -1,0 +1,128 @@
+"""The rule tables that ship with Abaton: its own, and one that gives what the paper prints.
+
+Read a table from top to bottom: the first line that finds an element decides. Types without a line are
+walked into; plain values without a line are dropped and counted.
+"""
+
+from __future__ import annotations
+
+from abaton.records.need import Dates, Deidentification, Preset, Rule
+from abaton.records.rules import read_table
+
+_PERSONS = """
+# People: what identifies them directly goes, a valid stand-in stays where profiles demand one.
+Patient.name                                substitute value=[{"family":"Anonymous"}]
+Practitioner.name                           substitute value=[{"family":"Anonymous"}]
+Patient.birthDate                           generalise to=year cap=89
+Patient.photo                               redact
+Patient.contact                             redact
+Patient.communication                       redact
+Patient.generalPractitioner                 redact
+Patient.managingOrganization                redact
+Patient.link                                redact
+Patient.maritalStatus                       redact
+Patient.multipleBirth                       redact
+Practitioner.birthDate                      redact
+Practitioner.photo                          redact
+Practitioner.qualification                  redact
+Practitioner.communication                  redact
+RelatedPerson.birthDate                     redact
+RelatedPerson.photo                         redact
+RelatedPerson.communication                 redact
+Person.birthDate                            redact
+Person.photo                                redact
+Person.link                                 redact
+nodesByType('HumanName')                    redact
+nodesByType('ContactPoint')                 redact
+nodesByType('ContactDetail')                redact
+nodesByType('Contributor')                  redact
+"""
+_PLACES = """
+# Places and stays
+nodesByType('Address')                      redact
+Location.position                           redact
+Encounter.participant                       redact
+Encounter.location                          redact
+Encounter.statusHistory                     redact
+Encounter.classHistory                      redact
+Encounter.hospitalization                   redact
+AuditEvent.agent.network                    redact
+Device.udiCarrier                           redact
+"""
+_TEXT = """
+# Free text, files, signatures
+nodesByType('Narrative')                    redact
+nodesByType('Annotation')                   redact
+nodesByType('Signature')                    redact
+nodesByType('RelatedArtifact')              redact
+DiagnosticReport.presentedForm              redact
+nodesByType('Attachment').contentType       terminology
+nodesByType('Attachment').language          terminology
+nodesByType('Attachment')                   mask
+nodesByType('Identifier')                   redact
+"""
+_STRUCTURE = """
+# Names inside a document that link its parts
+Questionnaire.item.linkId                   pseudonymise
+Questionnaire.item.enableWhen.question      pseudonymise
+QuestionnaireResponse.item.linkId           pseudonymise
+ImagingStudy.series.uid                     pseudonymise
+ImagingStudy.series.instance.uid            pseudonymise
+nodesByType('Reference')                    remap
+"""
+_VALUES = """
+# What research needs: codes, numbers, coarse time
+nodesByType('Coding')                       terminology
+nodesByType('code')                         terminology
+nodesByType('Quantity')                     measure cap=89
+nodesByType('Age')                          measure cap=89
+nodesByType('Count')                        measure cap=89
+nodesByType('Distance')                     measure cap=89
+nodesByType('Duration')                     measure cap=89
+nodesByType('boolean')                      keep
+nodesByType('integer')                      keep
+nodesByType('positiveInt')                  keep
+nodesByType('unsignedInt')                  keep
+nodesByType('decimal')                      keep
+"""
+_TIME = {
+    Dates.YEAR: """
+nodesByType('date')                         generalise to=year
+nodesByType('dateTime')                     generalise to=year
+nodesByType('instant')                      generalise to=year
+""",
+    Dates.SHIFT: """
+nodesByType('date')                         shift
+nodesByType('dateTime')                     shift
+nodesByType('instant')                      shift
+""",
+    Dates.REMOVE: """
+nodesByType('date')                         redact
+nodesByType('dateTime')                     redact
+nodesByType('instant')                      redact
+""",
+}
+# The paper keeps the words beside codes and units; everything else of the table stays in force.
+_PAPER = """
+nodesByType('CodeableConcept').text         keep
+nodesByType('Coding').system                keep
+nodesByType('Coding').code                  keep
+nodesByType('Coding').display               keep
+nodesByType('Quantity').unit                keep
+nodesByType('Quantity').code                keep
+nodesByType('Quantity').system              keep
+"""
+_COUNTRY = "Patient.address.country  keep\n"
+
+
+def rules(wish: Deidentification) -> tuple[Rule, ...]:
+    """The whole table for what a study wishes: its own rules first, then the preset's.
+
+    >>> rules(Deidentification())[0].path
+    'Patient.name'
+    """
+    text = _COUNTRY if wish.keep_country else ""
+    if wish.preset is Preset.PAPER:
+        text += _PAPER
+    text += _PERSONS + _PLACES + _TEXT + _STRUCTURE + _VALUES + _TIME[wish.dates]
+    return wish.rules + read_table(text)

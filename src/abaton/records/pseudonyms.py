@@ -1,0 +1,275 @@
+"""Pseudonyms: new identities that nobody can compute, list or link without the study key.
+
+A new identity has 16 bytes: 11 that stand for the old identity and 5 that prove it was made here. It is
+written as 26 letters and digits (base32) in ``id``, and as a UUID in ``fullUrl``.
+
+* keyed: the 11 bytes are HMAC-SHA-256(study key, site, server, type, old id); the study key is HKDF(key,
+study id);
+* random (pseudo-identity): the 11 bytes come from a random source and live only in the mapping table.
+
+Invariants:
+(1) the same old identity under the same study key gives the same new one, in every document and process;
+(2) an identity made here is recognised by its proof and left as it is, so de-identifying twice changes
+nothing;
+(3) without a key, everything hangs on a key drawn for this export and thrown away: nothing can be linked
+later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from abaton.errors import SettingsError
+
+KEY_BYTES = 32
+_BODY, _PROOF = 11, 5
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_TRIPLES = [a + b for a in _ALPHABET for b in _PAIRS]
+_VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
+_STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
+_REMEMBERED = 200_000
+_sha256 = hashlib.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class MappingRow:
+    """One line of the mapping table: which subject has which new identity in which study."""
+
+    study: str
+    tag: str
+    pseudonym: str
+    subject: str
+
+    def __repr__(self) -> str:
+        return "MappingRow(…)"  # holds an identity: never shown
+
+
+class MappingSink(Protocol):
+    """Where mapping rows go; governance keeps them sealed, apart from the data."""
+
+    def find(self, study: str, tag: str) -> str | None:
+        """The new identity already given to a subject, if any."""
+
+    def add(self, row: MappingRow) -> str:
+        """Keep a row and return the identity that counts: an earlier one for the same subject wins."""
+
+
+class MemoryMapping:
+    """A mapping table that lives only as long as the process.
+
+    >>> table = MemoryMapping()
+    >>> table.add(MappingRow("s", "tag", "NEW", "old")), table.add(MappingRow("s", "tag", "LATER", "old"))
+    ('NEW', 'NEW')
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], MappingRow] = {}
+
+    def find(self, study: str, tag: str) -> str | None:
+        """The new identity already given to a subject, if any."""
+        row = self.rows.get((study, tag))
+        return None if row is None else row.pseudonym
+
+    def add(self, row: MappingRow) -> str:
+        """Keep a row unless the subject has one already."""
+        return self.rows.setdefault((row.study, row.tag), row).pseudonym
+
+
+def derive(key: bytes, study: str, purpose: str) -> bytes:
+    """A key for one study and one purpose (HKDF-SHA-256, RFC 5869).
+
+    >>> derive(b"k" * 32, "heart", "id") != derive(b"k" * 32, "lung", "id")
+    True
+    """
+    extracted = hmac.digest(b"abaton-records-1", key, "sha256")
+    return hmac.digest(extracted, f"{purpose}\0{study}\x01".encode(), "sha256")
+
+
+def check_key(key: bytes) -> bytes:
+    """The key itself if it is long enough and not trivial."""
+    if len(key) < KEY_BYTES or len(set(key)) < 8:
+        raise SettingsError(
+            f"the study key is not usable: it needs at least {KEY_BYTES} random bytes",
+            remedy="make one with 'head -c 32 /dev/urandom > study.key' and keep it with the data controller",
+        )
+    return key
+
+
+class _Hmac:
+    """HMAC-SHA-256 with the key's two blocks hashed once: three times faster on short messages."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        block = (key if len(key) <= 64 else hashlib.sha256(key).digest()).ljust(64, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def __call__(self, message: bytes) -> bytes:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return outer.digest()
+
+
+def letters(token: bytes) -> str:
+    """16 bytes as 26 letters and digits."""
+    t, a, b = _TRIPLES, int.from_bytes(token[:8], "big"), int.from_bytes(token[7:], "big")
+    # The first 60 bits lie in the first half, the other 68 and two zeros in the second.
+    b = (b & 0xFFFFFFFFFFFFFFFFF) << 2
+    return (
+        f"{t[a >> 49]}{t[a >> 34 & 32767]}{t[a >> 19 & 32767]}{t[a >> 4 & 32767]}"
+        f"{t[b >> 55]}{t[b >> 40 & 32767]}{t[b >> 25 & 32767]}{t[b >> 10 & 32767]}{_PAIRS[b & 1023]}"
+    )
+
+
+def token_of(text: str) -> bytes | None:
+    """The 16 bytes behind 26 letters, or nothing if the text is not of that form."""
+    if len(text) != 26:
+        return None
+    n = 0
+    for letter in text:
+        value = _VALUES.get(letter)
+        if value is None:
+            return None
+        n = n << 5 | value
+    return (n >> 2).to_bytes(16, "big") if n & 3 == 0 else None
+
+
+def as_uuid(token: bytes) -> str:
+    """16 bytes in the form of a UUID address."""
+    h = token.hex()
+    return f"urn:uuid:{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+class Pseudonyms:
+    """The new identities of one study at one site.
+
+    Args:
+        study: The study's identifier; two studies never share an identity.
+        key: The secret from which the study key is derived.
+        site: The site's name, which enters every identity; empty when the study links its sites.
+        sink: Where mapping rows of subjects go.
+        issue: A source of ready-made subject identities; a random one makes pseudo-identities.
+        lasting: Whether the key outlives this export, so that its proof may hang on it.
+
+    >>> names = Pseudonyms("heart", bytes(range(32)))
+    >>> new = names.identity("Patient", "3466")
+    >>> len(new), new == names.identity("Patient", new), new == names.identity("Practitioner", "3466")
+    (26, True, False)
+    """
+
+    def __init__(
+        self,
+        study: str,
+        key: bytes,
+        *,
+        site: str = "",
+        sink: MappingSink | None = None,
+        issue: Callable[[], str] | None = None,
+        lasting: bool = True,
+    ) -> None:
+        check_key(key)
+        self.study, self.site = study, site
+        self.system = f"urn:uuid:{uuid.uuid5(_STUDIES, study)}"
+        self._sink, self._issue = sink, issue
+        self._hmac = _Hmac(derive(key, study, "identity"))
+        self._proof = derive(key if lasting else b"", study, "proof")
+        self._prefix = f"{site}\0".encode()
+        self._known: dict[tuple[str, str, str], tuple[str, str]] = {}
+        self._addresses: dict[str, str] = {}
+        self._issued: set[str] = set()
+
+    def token(self, kind: str, old: str, server: str = "") -> bytes:
+        """The 16 bytes that stand for something old."""
+        body = self._hmac(self._prefix + f"{server}\0{kind}\0{old}".encode())[:_BODY]
+        return body + _sha256(self._proof + body).digest()[:_PROOF]
+
+    def sign(self, body: bytes) -> str:
+        """A new identity with a given body (11 random bytes), with its proof."""
+        return letters(body[:_BODY] + hashlib.sha256(self._proof + body[:_BODY]).digest()[:_PROOF])
+
+    def is_ours(self, text: str) -> bool:
+        """Whether a text is an identity that was made here."""
+        if len(text) != 26:
+            return text in self._issued
+        token = token_of(text)
+        return text in self._issued if token is None else self.proves(token)
+
+    def proves(self, token: bytes) -> bool:
+        """Whether 16 bytes carry our proof."""
+        made = hashlib.sha256(self._proof + token[:_BODY]).digest()[:_PROOF]
+        return hmac.compare_digest(made, token[_BODY:])
+
+    def identity(self, kind: str, old: str, server: str = "") -> str:
+        """The new identity of a resource, or the old one if it was made here."""
+        return self.pair(kind, old, server)[0]
+
+    def pair(self, kind: str, old: str, server: str = "") -> tuple[str, str]:
+        """The new identity of a resource, and the ``fullUrl`` that belongs to it."""
+        found = self._known.get((kind, old, server))
+        if found is not None:
+            return found
+        if len(old) == 26 or self._issued:
+            token = token_of(old)
+            if old in self._issued or (token is not None and self.proves(token)):
+                return self._remember(kind, old, server, old, self.address(old))
+        if kind == "Patient":
+            new = self._subject(old, server)
+            return self._remember(kind, old, server, new, self.address(new))
+        token = self.token(kind, old, server)
+        return self._remember(kind, old, server, letters(token), as_uuid(token))
+
+    def _remember(self, kind: str, old: str, server: str, new: str, address: str) -> tuple[str, str]:
+        if len(self._known) >= _REMEMBERED:
+            self.forget()
+        made = self._known[kind, old, server] = (new, address)
+        self._addresses[new] = address
+        return made
+
+    def address(self, identity: str) -> str:
+        """The ``fullUrl`` that belongs to an identity."""
+        found = self._addresses.get(identity)
+        if found is None:
+            token = token_of(identity)
+            found = as_uuid(token if token is not None else self.token("address", identity))
+            self._addresses[identity] = found
+        return found
+
+    def number(self, purpose: str, about: str) -> int:
+        """A secret whole number below 2^64, always the same for the same purpose and thing."""
+        return int.from_bytes(self._hmac(f"{purpose}\0{about}".encode())[:8], "big")
+
+    def forget(self) -> None:
+        """Drop what was remembered for speed."""
+        self._known.clear()
+        self._addresses.clear()
+
+    def _subject(self, old: str, server: str) -> str:
+        token = self.token("Patient", old, server)
+        tag = letters(self.token("tag", letters(token)))
+        known = None if self._sink is None else self._sink.find(self.study, tag)
+        if known is None:
+            known = letters(token) if self._issue is None else self._checked(self._issue())
+            if self._sink is not None:
+                known = self._sink.add(
+                    MappingRow(self.study, tag, known, f"{server}/{old}" if server else old)
+                )
+        if self._issue is not None:
+            self._issued.add(known)
+        return known
+
+    @staticmethod
+    def _checked(issued: str) -> str:
+        if not 1 <= len(issued) <= 64 or not all(c.isascii() and (c.isalnum() or c in "-.") for c in issued):
+            raise SettingsError(
+                "an issued pseudo-identity is not a valid FHIR id",
+                remedy="use 1 to 64 letters, digits, hyphens or points",
+            )
+        return issued

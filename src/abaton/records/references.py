@@ -1,0 +1,261 @@
+"""References: every form of pointing at another resource is turned to its new identity.
+
+The forms: relative (``Patient/1``), absolute (``https://server/fhir/Patient/1``), ``urn:uuid:``, contained
+(``#p1``), versioned (``Patient/1/_history/2``), conditional (``Patient?identifier=…``), logical (an
+identifier only).
+
+Invariants:
+(1) two references that meant the same resource in a document mean the same one after;
+(2) inside a Bundle a reference becomes the new ``fullUrl`` of its entry, elsewhere ``Type/new-id``;
+(3) nothing of the old address stays: no server, no version, no query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from abaton.records.elements import resources
+from abaton.records.pseudonyms import Pseudonyms, as_uuid
+from abaton.records.scope import Beside, Handler, Node, Notes, Scope
+from abaton.records.scrub import words_of
+
+if TYPE_CHECKING:
+    from abaton.records.methods import Settings
+    from abaton.records.terminology import Codes
+
+_REST = re.compile(
+    r"(?:(https?://.+|[a-z][a-z0-9+.-]*:.+)/)?([A-Z][A-Za-z]+)/([^/?#|]+)(?:/_history/[^/]*)?(?:#.*)?"
+)
+_QUERY = re.compile(r"(?:(?:https?://.+)/)?([A-Z][A-Za-z]+)\?(.+)", re.DOTALL)
+_UUID = re.compile(
+    r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"
+)
+_SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
+
+
+class Document:
+    """One document (a resource, or a Bundle with its entries) and where its references lead."""
+
+    __slots__ = (
+        "_identifiers",
+        "_places",
+        "_words",
+        "codes",
+        "entries",
+        "names",
+        "notes",
+        "only_subject",
+        "root",
+        "shift_days",
+        "targets",
+        "year",
+    )
+
+    def __init__(
+        self,
+        root: dict[str, Any],
+        names: Pseudonyms,
+        notes: Notes,
+        codes: Codes,
+        *,
+        year: int,
+        shift_days: int,
+    ) -> None:
+        self.root, self.names, self.notes, self.codes = root, names, notes, codes
+        self.year, self.shift_days = year, shift_days
+        self.targets: dict[str, str] = {}
+        self.entries: list[tuple[dict[str, Any], str]] = []
+        self.only_subject = ""
+        self._places: dict[tuple[str, str], str] = {}
+        self._identifiers: dict[tuple[str, str], str] | None = None
+        self._words: frozenset[str] | None = None
+
+    def enter(
+        self, resource: dict[str, Any], kind: str, full_url: Any, *, qualify: bool, stays: bool
+    ) -> tuple[str, str]:
+        """Give an entry of a Bundle its new identity and remember how it can be pointed at."""
+        old, server = resource.get("id"), server_of(full_url) if qualify else ""
+        known = full_url.__class__ is str
+        if old.__class__ is not str or not old:
+            old = full_url if known and full_url else _content(resource)
+        identity, address = self.names.pair(kind, old, server)
+        self.entries.append((resource, identity))
+        if stays:
+            if known:
+                self.targets[full_url] = address
+            self._places.setdefault((kind, old), address)
+        elif known:
+            self.targets[full_url] = f"{kind}/{identity}"
+        return identity, address
+
+    def resolve(self, reference: str) -> str:
+        """The new form of a reference that is not to a contained resource."""
+        found = self.targets.get(reference)
+        if found is None:
+            found = self.targets[reference] = self._turn(reference)
+        return found
+
+    def logical(self, kind: str, system: str, value: str) -> dict[str, Any]:
+        """The new form of a reference by identifier."""
+        known = self._by_identifier().get((kind, f"{system}|{value}")) if kind else None
+        if known is None and not kind:
+            hits = {a for (_, name), a in self._by_identifier().items() if name == f"{system}|{value}"}
+            known = hits.pop() if len(hits) == 1 else None
+        if known is not None:
+            return {"reference": known}
+        if system == self.names.system and self.names.is_ours(value):
+            return {"identifier": {"system": system, "value": value}}
+        identity = self.names.identity(kind or "Identifier", f"{system}|{value}")
+        if kind:
+            return {"reference": f"{kind}/{identity}"}
+        return {"identifier": {"system": self.names.system, "value": identity}}
+
+    def subject_of(self, scope: Scope) -> str:
+        """The new identity of the person a resource is about."""
+        if scope.raw.get("resourceType") == "Patient":
+            return self.names.address(scope.identity)
+        for name in _SUBJECTS:
+            pointer = scope.raw.get(name)
+            reference = pointer.get("reference") if isinstance(pointer, dict) else None
+            if isinstance(reference, str) and not reference.startswith("#"):
+                new = self.resolve(reference)
+                return new if new.startswith("urn:") else self.names.address(new.rpartition("/")[2])
+        return self.only_subject
+
+    def offset(self, subject: str) -> int:
+        """How many days the dates of a subject move back; 0 when the subject is not known."""
+        return 1 + self.names.number("offset", subject) % self.shift_days if subject else 0
+
+    def words(self) -> frozenset[str]:
+        """What the persons in this document are known by."""
+        if self._words is None:
+            self._words = words_of(self.root)
+        return self._words
+
+    def _turn(self, reference: str) -> str:
+        match = _REST.fullmatch(reference)
+        if match is not None and match[2] in resources():
+            place = self._places.get((match[2], match[3]))
+            return place or f"{match[2]}/{self.names.identity(match[2], match[3])}"
+        query = _QUERY.fullmatch(reference)
+        if query is not None and query[1] in resources():
+            return self._conditional(query[1], query[2])
+        same = _UUID.fullmatch(reference)
+        if same is not None and self.names.proves(bytes.fromhex("".join(same.groups()))):
+            return reference
+        return as_uuid(self.names.token("reference", reference))
+
+    def _conditional(self, kind: str, query: str) -> str:
+        wanted = [value for name, value in parse_qsl(query) if name == "identifier"]
+        if len(wanted) == 1:
+            known = self._by_identifier().get((kind, wanted[0]))
+            return known or f"{kind}/{self.names.identity(kind, wanted[0])}"
+        return f"{kind}/{self.names.identity(kind, f'?{query}')}"
+
+    def _by_identifier(self) -> dict[tuple[str, str], str]:
+        if self._identifiers is None:
+            self._identifiers = {}
+            for resource, identity in self.entries:
+                for each in _identifiers(resource):
+                    key = (
+                        str(resource.get("resourceType")),
+                        f"{each.get('system', '')}|{each.get('value', '')}",
+                    )
+                    self._identifiers.setdefault(key, self.names.address(identity))
+        return self._identifiers
+
+
+def server_of(full_url: object) -> str:
+    """The server in the address of an entry, if it has one."""
+    match = _REST.fullmatch(full_url) if isinstance(full_url, str) else None
+    return (match[1] or "") if match is not None else ""
+
+
+def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
+    """Type and id of resources that two servers in one Bundle both use, for different things."""
+    met: set[tuple[str, str]] = set()
+    twice: set[tuple[str, str]] = set()
+    for entry in entries:
+        resource = entry.get("resource")
+        if resource.__class__ is dict:
+            kind, old = resource.get("resourceType"), resource.get("id")
+            if kind.__class__ is str and old.__class__ is str:
+                (twice if (kind, old) in met else met).add((kind, old))
+    servers: dict[tuple[str, str], set[str]] = {key: set() for key in twice}
+    for entry in entries if twice else ():
+        resource = entry.get("resource")
+        key = (resource.get("resourceType"), resource.get("id")) if resource.__class__ is dict else ("", "")
+        if key in twice:
+            servers[key].add(server_of(entry.get("fullUrl")))
+    return frozenset(key for key, found in servers.items() if len(found - {""}) > 1)
+
+
+def _identifiers(resource: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    found = resource.get("identifier")
+    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+
+
+def _content(resource: dict[str, Any]) -> str:
+    # A resource without an id is told apart by what it holds; only the keyed digest of this is ever used.
+    return repr(resource)
+
+
+def identity_of(resource: dict[str, Any], kind: str, names: Pseudonyms, otherwise: str = "") -> str:
+    """The new identity of a resource that stands alone."""
+    old = resource.get("id")
+    return names.identity(kind, old if isinstance(old, str) and old else otherwise or _content(resource))
+
+
+def remap(_: Settings, node: Node) -> Handler:
+    """Point a reference at the new identity; its display and identifier do not stay."""
+    kinds = resources()
+    beside = Beside(node, ("reference", "type"), "text beside a reference")
+
+    display = beside.of(("reference", "display"))
+
+    def run(value: Any, scope: Scope) -> Any:
+        try:
+            new = scope.targets[value["reference"]]
+        except (KeyError, TypeError):
+            return general(value, scope)
+        if len(value) == 1:
+            return {"reference": new}
+        if len(value) == 2 and "display" in value:
+            scope.seen[display] += 1
+            return {"reference": new}
+        return general(value, scope)
+
+    def general(value: Any, scope: Scope) -> Any:
+        if value.__class__ is not dict:
+            return scope.drop(node, "malformed")
+        reference, kind = value.get("reference"), ""
+        if len(value) > 1:
+            scope.seen[beside.of(tuple(value))] += 1
+            named = value.get("type")
+            kind = named if named.__class__ is str and named in kinds else ""
+        if reference.__class__ is str and reference:
+            if reference[0] == "#":
+                return _contained(reference, scope, node)
+            new = scope.document.resolve(reference)
+            return {"reference": new, "type": kind} if kind else {"reference": new}
+        by = value.get("identifier")
+        if by.__class__ is dict and by.get("value").__class__ is str:
+            system = by.get("system")
+            made = scope.document.logical(kind, system if system.__class__ is str else "", by["value"])
+            return {**made, "type": kind} if kind else made
+        return scope.drop(node, "reference without a target")
+
+    return run
+
+
+def _contained(reference: str, scope: Scope, node: Node) -> Any:
+    if reference == "#":
+        return {"reference": "#"}
+    new = scope.local.get(reference[1:])
+    if new is None:
+        return scope.drop(node, "contained resource is missing")
+    scope.used.add(reference[1:])
+    return {"reference": f"#{new}"}

@@ -1,0 +1,178 @@
+"""Coded values and measures: only what can be nothing else than a code or a unit stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from abaton.errors import SettingsError
+from abaton.records.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope, masked
+from abaton.records.ucum import is_unit
+from abaton.records.vocabulary import ABSENT, binding, is_known
+
+if TYPE_CHECKING:
+    from abaton.records.methods import Settings
+
+_COMPARATORS = frozenset({"<", "<=", ">=", ">"})
+_YEARS = frozenset({"a", "years", "year", "yr", "y"})
+_REMEMBERED = 65_536
+
+
+class Codes(dict[Any, bool]):
+    """Remembers which pairs of system and code are known; a study's own codes count as known.
+
+    >>> Codes()["http://loinc.org", "8310-5"], Codes(frozenset({("urn:x", "7")}))["urn:x", "7"]
+    (True, True)
+    """
+
+    def __init__(self, named: frozenset[tuple[str, str]] = frozenset()) -> None:
+        super().__init__()
+        self._named = named
+
+    def __missing__(self, pair: tuple[Any, Any]) -> bool:
+        """Look a pair up for the first time."""
+        system, code = pair
+        text = system.__class__ is str and code.__class__ is str
+        known = text and (is_known(system, code) or pair in self._named)
+        if len(self) < _REMEMBERED:
+            self[pair] = known
+        return known
+
+    def knows(self, system: Any, code: Any) -> bool:
+        """Whether a code may stay, whatever stands in the place of it."""
+        try:
+            return self[system, code]
+        except TypeError:  # a list or an object where a text belongs
+            return False
+
+
+def terminology(_: Settings, node: Node) -> Handler:
+    """Keep a code of a public terminology, and nothing beside it."""
+    if node.type == "Coding":
+        return _coding(node)
+    if node.type == "code":
+        return _code(node, binding(node.parent, node.name))
+    raise SettingsError(
+        f"the method 'terminology' cannot be used on {node.path}: it is not coded", remedy="correct the rule"
+    )
+
+
+def _coding(node: Node) -> Handler:
+    beside = Beside(node, ("system", "code"), "text beside a code")
+    display = beside.of(("display",))
+
+    def run(value: Any, scope: Scope) -> Any:
+        if value.__class__ is not dict:
+            return scope.drop(node, "malformed")
+        system, code = value.get("system"), value.get("code")
+        if len(value) > 2:
+            usual = len(value) == 3 and "display" in value
+            scope.seen[display if usual else beside.of(tuple(value))] += 1
+        try:
+            if scope.codes[system, code]:
+                return {"system": system, "code": code}
+        except TypeError:  # a list or an object where a text belongs
+            pass
+        return scope.drop(node, "code of no public terminology")
+
+    return run
+
+
+def concept(node: Node, general: Handler) -> Handler:
+    """A CodeableConcept with one known code, in one step; anything else goes the general way."""
+    text = (f"{node.path}.text", "no rule")
+    display = (f"{node.path}.coding.display", "text beside a code")
+    beside = {(2, 3): Dropped((text, display)), (2, 2): Dropped((text,)), (1, 3): Dropped((display,))}
+
+    def run(value: Any, scope: Scope) -> Any:
+        try:
+            (only,) = value["coding"]
+            system, code = only["system"], only["code"]
+            if not scope.codes[system, code]:
+                return general(value, scope)
+        except (KeyError, TypeError, ValueError):
+            return general(value, scope)
+        if len(value) == 2 and "text" in value:
+            if len(only) == 3 and "display" in only:
+                scope.seen[beside[2, 3]] += 1
+                return {"coding": [{"system": system, "code": code}]}
+            if len(only) == 2:
+                scope.seen[beside[2, 2]] += 1
+                return {"coding": [{"system": system, "code": code}]}
+        elif len(value) == 1:
+            if len(only) == 3 and "display" in only:
+                scope.seen[beside[1, 3]] += 1
+                return {"coding": [{"system": system, "code": code}]}
+            if len(only) == 2:
+                return {"coding": [{"system": system, "code": code}]}
+        return general(value, scope)
+
+    return run
+
+
+def _code(node: Node, known: Callable[[str], bool] | None) -> Handler:
+    if known is None:
+        return lambda v, scope: scope.drop(node, "code without a list")
+
+    def run(value: Any, scope: Scope) -> Any:
+        if value.__class__ is str and known(value):
+            return value
+        return scope.drop(node, "code not on its list")
+
+    return run
+
+
+def measure(settings: Settings, node: Node) -> Handler:
+    """Keep a measured number with a unit of UCUM; ages over the cap become one class."""
+    if node.type not in ("Quantity", "Age", "Count", "Distance", "Duration"):
+        raise SettingsError(
+            f"the method 'measure' cannot be used on {node.path}: it is no quantity",
+            remedy="correct the rule",
+        )
+    cap = int(settings.get("cap", "0"))
+    is_age = node.type == "Age"
+    beside = Beside(node, ("value", "comparator", "system", "code"), "text beside a number")
+    unit_only = beside.of(("unit",))
+
+    def run(value: Any, scope: Scope) -> Any:
+        if value.__class__ is not dict:
+            return scope.drop(node, "malformed")
+        number, system, code = value.get("value"), value.get("system"), value.get("code")
+        made: dict[str, Any] = {}
+        if number.__class__ is int or number.__class__ is float:
+            made["value"] = number
+        unit = value.get("unit")
+        if code is not None and scope.codes.knows(system, code):
+            made["system"], made["code"] = system, code
+        elif unit.__class__ is str and is_unit(unit):
+            made["unit"] = unit
+        if len(value) == 4 and len(made) == 3 and unit is not None:
+            scope.seen[unit_only] += 1
+        elif len(value) != len(made):
+            comparator = value.get("comparator")
+            if comparator.__class__ is str and comparator in _COMPARATORS:
+                made["comparator"] = comparator
+            scope.seen[beside.of(tuple(value))] += 1
+            if "extension" in value and not made:
+                return _masked(value["extension"])
+        if cap and made.get("value", 0) > cap and (is_age or code in _YEARS or unit in _YEARS):
+            made["value"] = cap + 1
+        if made:
+            return made
+        return scope.drop(node, "empty")
+
+    return run
+
+
+def _masked(extensions: Any) -> Any:
+    return {"extension": masked()} if extensions == masked() else None
+
+
+def absent_reason(extension: Any) -> Any:
+    """The extension that says why a value is missing, if that is all it is."""
+    if extension.__class__ is not dict or len(extension) != 2 or extension.get("url") != MASKED_URL:
+        return None
+    code = extension.get("valueCode")
+    return (
+        {"url": MASKED_URL, "valueCode": code} if code.__class__ is str and is_known(ABSENT, code) else None
+    )

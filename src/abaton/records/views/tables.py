@@ -1,0 +1,143 @@
+"""Rows on disk and in memory: polars, Parquet, CSV and NDJSON, with the types that the columns declare."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from abaton.errors import AbatonError, SettingsError
+from abaton.records.views.definition import Column, View
+
+if TYPE_CHECKING:
+    import polars
+
+Resources = Iterable[Mapping[str, Any]]
+FORMS = (".csv", ".ndjson", ".jsonl", ".parquet")
+_WHOLE = {"integer", "positiveInt", "unsignedInt", "integer64"}
+
+
+def frame(view: View, resources: Resources) -> polars.DataFrame:
+    """The table of a view in memory."""
+    import polars
+
+    return polars.DataFrame(_typed_rows(view, resources), schema=_schema(view), orient="row")
+
+
+def write(view: View, resources: Resources, path: Path) -> int:
+    """Write the table of a view, in bounded memory, whole or not at all.
+
+    Args:
+        view: The view.
+        resources: Resources of any type; others than the view's give no rows.
+        path: Where to; its ending says in which form.
+
+    Returns:
+        How many rows were written.
+    """
+    if path.suffix not in FORMS:
+        raise SettingsError(
+            "the form is not clear", where=str(path), remedy=f"end the name in {', '.join(FORMS)}"
+        )
+    begun = path.with_name(f".{path.name}.{os.getpid()}.part")
+    lines = path.with_name(f".{path.name}.{os.getpid()}.lines")
+    try:
+        rows = _typed_rows(view, resources)
+        plain = lines if path.suffix == ".parquet" else begun
+        with plain.open("w", encoding="utf-8", newline="") as stream:
+            written = (_csv if path.suffix == ".csv" else _ndjson)(view, rows, stream)
+        if path.suffix == ".parquet":
+            _to_parquet(view, lines, begun)
+        begun.replace(path)
+    except OSError as error:
+        raise SettingsError(
+            "the table cannot be written", where=str(path), remedy=error.strerror or ""
+        ) from None
+    finally:
+        begun.unlink(missing_ok=True)
+        lines.unlink(missing_ok=True)
+    return written
+
+
+def _csv(view: View, rows: Iterator[tuple[Any, ...]], stream: IO[str]) -> int:
+    out = csv.writer(stream, lineterminator="\n")
+    out.writerow([column.name for column in view.columns])
+    count = 0
+    for count, row in enumerate(rows, 1):  # noqa: B007 - the number of rows is the answer
+        out.writerow([_in_csv(cell) for cell in row])
+    return count
+
+
+def _in_csv(cell: Any) -> Any:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return json.dumps(cell, ensure_ascii=False) if isinstance(cell, list) else cell
+
+
+def _ndjson(view: View, rows: Iterator[tuple[Any, ...]], stream: IO[str]) -> int:
+    names = [column.name for column in view.columns]
+    count = 0
+    for count, row in enumerate(rows, 1):  # noqa: B007 - the number of rows is the answer
+        stream.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n")
+    return count
+
+
+def _to_parquet(view: View, lines: Path, path: Path) -> None:
+    import polars
+
+    if lines.stat().st_size:
+        polars.scan_ndjson(lines, schema=_schema(view)).sink_parquet(path)
+    else:
+        polars.DataFrame(schema=_schema(view)).write_parquet(path)
+
+
+def _schema(view: View) -> dict[str, Any]:
+    import polars
+
+    kinds = {"boolean": polars.Boolean(), "decimal": polars.Float64()}
+    kinds |= dict.fromkeys(_WHOLE, polars.Int64())
+    made = {column.name: kinds.get(column.type, polars.String()) for column in view.columns}
+    lists = {column.name for column in view.columns if column.collection}
+    return {name: polars.List(kind) if name in lists else kind for name, kind in made.items()}
+
+
+def _typed_rows(view: View, resources: Resources) -> Iterator[tuple[Any, ...]]:
+    casts = [_cast(column) for column in view.columns]
+    for resource in resources:
+        for row in view.rows(resource):
+            yield tuple([cast(cell) for cast, cell in zip(casts, row, strict=True)])
+
+
+def _cast(column: Column) -> Callable[[Any], Any]:
+    one = _one(column)
+    if column.collection:
+        return lambda cell: [one(item) for item in cell]
+    return lambda cell: None if cell is None else one(cell)
+
+
+def _one(column: Column) -> Callable[[Any], Any]:
+    """A cell as its column declares it; what does not fit is an error, never a guess."""
+
+    def wrong() -> AbatonError:
+        return AbatonError(
+            f"a value is not of the declared type '{column.type}'",
+            where=f"column {column.name}",
+            remedy="correct the path or the type of the column",
+        )
+
+    def run(cell: Any) -> Any:
+        if column.type == "boolean":
+            if not isinstance(cell, bool):
+                raise wrong()
+            return cell
+        if column.type in _WHOLE or column.type == "decimal":
+            fits = int if column.type in _WHOLE else (int, float)
+            if isinstance(cell, bool) or not isinstance(cell, fits):
+                raise wrong()
+            return float(cell) if column.type == "decimal" else cell
+        return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+
+    return run

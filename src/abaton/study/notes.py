@@ -1,0 +1,52 @@
+"""What a study document leaves open although it is valid: remarks for its author, not errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+
+from abaton.study.document import Study
+from abaton.study.requirements import Requirement, has_element
+from abaton.study.values import Match
+
+
+def notes_on(study: Study, today: date) -> list[str]:
+    """Remarks on a study that is valid but may not be what its author means.
+
+    Args:
+        study: The study.
+        today: The day on which enrolment is looked at.
+
+    Returns:
+        One sentence each; none if nothing is open.
+    """
+    made = []
+    head = study.study
+    if study.consent is None:
+        made.append("consent: there is no consent text, so nobody can be asked to take part")
+    if head.legal_basis is None:
+        made.append("study.legal_basis: the legal ground is not stated")
+    if head.retention is None:
+        made.append("study.retention: it is not said how long records are kept")
+    if head.enrolment.end and head.enrolment.end < today:
+        made.append(f"study.enrolment: enrolment closed on {head.enrolment.end.isoformat()}")
+    if head.period.end and head.period.end < today:
+        made.append(f"study.period: the study ended on {head.period.end.isoformat()}")
+    for i, criterion in enumerate(study.eligibility.criteria):
+        if criterion.what == "lifespan" or (
+            criterion.bounded and criterion.what not in ("age", "observation")
+        ):
+            made.append(f"eligibility.criteria[{i}]: records cannot answer this, so nobody will be eligible")
+    for i, requirement in enumerate(study.data):
+        made += [f"data[{i}]{remark}" for remark in _on_filters(requirement)]
+    return made
+
+
+def _on_filters(requirement: Requirement) -> Iterator[str]:
+    paths = [rule.path for rule in requirement.codes] + [rule.path for rule in requirement.dates]
+    for path in paths:
+        if not has_element(requirement.type, path):
+            yield f": {requirement.type} has no '{path}', so the filter finds nothing"
+    for j, rule in enumerate(requirement.codes):
+        if not rule.any or any(term.match is not Match.EXACT for term in rule.any):
+            yield f".codes[{j}]: sites cannot evaluate this filter; list the codes one by one"

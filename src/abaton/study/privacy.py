@@ -1,0 +1,129 @@
+"""How people are protected: de-identification of each record, and anonymity of the whole table.
+
+Both are the settings of other rooms; here they get a place in the study document and a form as a table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WrapValidator
+from pydantic import ValidatorFunctionWrapHandler as Handler
+from pydantic_core import PydanticCustomError
+
+from abaton.errors import SettingsError
+from abaton.records.anonymity import (
+    AnonymitySettings,
+    BandHierarchy,
+    BinHierarchy,
+    DateHierarchy,
+    FileHierarchy,
+    PrefixHierarchy,
+    TableHierarchy,
+    settings_from,
+)
+from abaton.records.need import Deidentification
+from abaton.records.plan import Plan
+from abaton.study.lines import Path
+from abaton.study.values import Part
+
+_PLACE = re.compile(r"privacy\.anonymity((?:\.\w+|\[\d+\])*)")
+
+
+def _placed(error: SettingsError) -> PydanticCustomError:
+    """Settings of other rooms complain in their own words; here they get a place in the document."""
+    match = _PLACE.match(error.where)
+    within = [part.strip(".[]") for part in re.findall(r"\.\w+|\[\d+\]", match[1])] if match else []
+    return _complaint(error, tuple(int(part) if part.isdigit() else part for part in within))
+
+
+def _complaint(error: SettingsError, path: Path) -> PydanticCustomError:
+    context = {"what": error.what, "remedy": error.remedy or "see docs/study-document.md", "path": path}
+    return PydanticCustomError("study", "{what}", context)
+
+
+def _anonymity(value: Any) -> AnonymitySettings:
+    try:
+        return settings_from(value)
+    except SettingsError as error:
+        raise _placed(error) from None
+
+
+def _anonymity_table(settings: AnonymitySettings) -> dict[str, Any]:
+    table = asdict(settings)
+    for row, quasi in zip(table["quasi_identifiers"], settings.quasi_identifiers, strict=True):
+        row["hierarchy"] = _hierarchy_table(quasi.hierarchy)
+    return table
+
+
+def _hierarchy_table(spec: object) -> dict[str, Any]:
+    match spec:
+        case FileHierarchy():
+            return {"file": spec.file, "separator": spec.separator}
+        case TableHierarchy():
+            return {"rows": spec.rows}
+        case BinHierarchy():
+            return {"bins": spec.widths, "origin": spec.origin}
+        case BandHierarchy():
+            return {"bands": spec.levels}
+        case PrefixHierarchy():
+            return {"prefix": spec.keep}
+        case DateHierarchy():
+            return {"dates": spec.levels}
+    return {}
+
+
+def _with_pairs(value: Any) -> Any:
+    """A rule's settings are a table for people and pairs for the de-identifier."""
+    if not isinstance(value, dict) or not isinstance(value.get("rules"), list):
+        return value
+    return {**value, "rules": tuple(_rule(rule) for rule in value["rules"])}
+
+
+def _rule(rule: Any) -> Any:
+    if not isinstance(rule, dict) or not isinstance(rule.get("settings"), dict):
+        return rule
+    return {**rule, "settings": tuple((key, _word(value)) for key, value in rule["settings"].items())}
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, int | float) else value
+
+
+def _deidentification(value: Any, handler: Handler) -> Any:
+    try:
+        made: Deidentification = handler(value)
+    except SettingsError as error:
+        raise _placed(error) from None
+    for i, rule in enumerate(made.rules):
+        try:
+            Plan((rule,))
+        except SettingsError as error:
+            raise _complaint(error, ("rules", i)) from None
+    return made
+
+
+def _deidentification_table(made: Deidentification) -> dict[str, Any]:
+    table: dict[str, Any] = asdict(made)
+    table["rules"] = [{**rule, "settings": dict(rule["settings"])} for rule in table["rules"]]
+    return {key: value.value if isinstance(value, StrEnum) else value for key, value in table.items()}
+
+
+Protection = Annotated[
+    Deidentification,
+    BeforeValidator(_with_pairs),
+    WrapValidator(_deidentification),
+    PlainSerializer(_deidentification_table),
+]
+Anonymity = Annotated[AnonymitySettings, PlainValidator(_anonymity), PlainSerializer(_anonymity_table)]
+
+
+class Privacy(Part):
+    """What is asked of the whole table before it may be used."""
+
+    anonymity: Anonymity | None = None

@@ -1,0 +1,126 @@
+"""What the study needs to know: resource types, which of them, and what of them."""
+
+from __future__ import annotations
+
+from datetime import date
+from difflib import get_close_matches
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from abaton.errors import SettingsError
+from abaton.records.elements import resources, table
+from abaton.records.need import CodeFilter, DateFilter, Function, Want
+from abaton.records.rules import children
+from abaton.study.values import Day, End, Frequency, Match, Part, Span, Start, Term, Text, before, fault
+
+
+def has_element(resource_type: str, path: str) -> bool:
+    """Whether R4 gives a resource type the element with which a path begins.
+
+    >>> has_element("Observation", "value"), has_element("Observation", "birthDate")
+    (True, False)
+    """
+    return bool(children(table()[resource_type], path.partition(".")[0]))
+
+
+class CodeRule(Part):
+    """The element at ``path`` must carry any of the codes (or one of a value set)."""
+
+    path: Text
+    any: tuple[Term, ...] = ()
+    value_set: Text | None = None
+
+    @model_validator(mode="after")
+    def _some_codes(self) -> Self:
+        if not self.any and not self.value_set:
+            raise fault("the filter names no codes", "write any = [{ system = '...', code = '...' }]")
+        return self
+
+
+class DateRule(Part):
+    """The element at ``path`` must lie on a day, in a period, or within the last span of time."""
+
+    path: Text
+    on: Day | None = None
+    start: Start | None = None
+    end: End | None = None
+    last: Span | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = (
+            (self.on is not None) + (self.last is not None) + (self.start is not None or self.end is not None)
+        )
+        if ways != 1:
+            raise fault(
+                "a date filter needs one way to say when", "use 'on', or 'start' and 'end', or 'last'"
+            )
+        if self.start and self.end and self.start > self.end:
+            raise fault("the date filter ends before it starts", "swap start and end")
+        return self
+
+    def plain(self, today: date) -> DateFilter:
+        """The filter as the de-identifier takes it; ``last`` is counted back from today."""
+        if self.last is not None:
+            return DateFilter(self.path, before(today, self.last).isoformat(), today.isoformat())
+        days = [self.on or self.start, self.on or self.end]
+        return DateFilter(self.path, *(day.isoformat() if day else "" for day in days))
+
+
+class Requirement(Part):
+    """One line of what the study needs to know. Filters are joined by *and*, codes inside one by *or*."""
+
+    type: Annotated[str, Field(pattern="^[A-Z][A-Za-z]{1,63}$")]
+    function: Function = Function.DATA
+    elements: tuple[Text, ...] = ()
+    codes: tuple[CodeRule, ...] = ()
+    dates: tuple[DateRule, ...] = ()
+    frequency: Frequency | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.type not in resources():
+            close = get_close_matches(self.type, resources(), n=1)
+            guess = f"did you mean '{close[0]}'?" if close else "use an R4 resource type"
+            raise fault(f"R4 has no resource type '{self.type}'", guess)
+        for name in self.elements:
+            if not has_element(self.type, name):
+                known = {element.stem for element in table()[self.type].values()}
+                close = get_close_matches(name, known, n=1)
+                guess = f"did you mean '{close[0]}'?" if close else f"use an element of {self.type}"
+                raise fault(f"{self.type} has no element '{name}'", guess)
+        return self
+
+    @model_validator(mode="after")
+    def _parameters(self) -> Self:
+        # The constraints extIEHR-1 to extIEHR-5 of the FunctionExtension.
+        wanted = {Function.ELEMENT: len(self.elements) > 0, Function.AGE_FROM_DATE: len(self.elements) == 2}
+        if not wanted.get(self.function, not self.elements):
+            raise fault(
+                f"'elements' does not fit the function '{self.function.value}'",
+                "'element' names what to keep, 'ageFromDate' the subject and the date, others nothing",
+            )
+        return self
+
+    def plain(self, today: date) -> Want:
+        """The line as the de-identifier takes it.
+
+        Raises:
+            SettingsError: The line narrows its data in a way that cannot be evaluated at a site.
+        """
+        for rule in self.codes:
+            if not rule.any or any(term.match is not Match.EXACT for term in rule.any):
+                raise SettingsError(
+                    f"a filter on {self.type}.{rule.path} names a value set or the beginning of codes",
+                    where="data requirements",
+                    remedy="list the codes one by one under 'any'",
+                )
+        aged = self.function is Function.AGE_FROM_DATE
+        return Want(
+            self.type,
+            self.function,
+            self.elements[1:] if aged else self.elements,
+            tuple(CodeFilter(rule.path, tuple(term.plain() for term in rule.any)) for rule in self.codes),
+            tuple(rule.plain(today) for rule in self.dates),
+        )

@@ -1,0 +1,189 @@
+"""The small values a study document is made of: codes, periods, spans of time, addresses."""
+
+from __future__ import annotations
+
+import calendar
+import re
+from datetime import date
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from abaton.records.need import Code
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_SPAN = re.compile(r"P(?:(\d{1,5})([YMWD])|T(\d{1,5})(H))")
+_PARTIAL = re.compile(r"(\d{4})(?:-(\d{2}))?")
+
+
+def fault(what: str, remedy: str) -> PydanticCustomError:
+    """An error about a value that says what is wrong and what to do."""
+    return PydanticCustomError("study", "{what}", {"what": what, "remedy": remedy})
+
+
+def _plain_text(text: str) -> str:
+    if _CONTROL.search(text):
+        raise fault("control characters are not text", "remove them")
+    if not text.strip():
+        raise fault("the text is empty", "write it, or leave the key out")
+    return text.replace("\r\n", "\n").strip()
+
+
+def _span(text: str) -> str:
+    match = _SPAN.fullmatch(text)
+    if not match or int(match[1] or match[3]) == 0:
+        raise fault("this is not a span of time", "write one number and a unit: P5Y, P6M, P2W, P30D or PT12H")
+    return text
+
+
+def _first_day(value: Any) -> Any:
+    """A year or a month begins on its first day."""
+    match = _PARTIAL.fullmatch(value) if isinstance(value, str) else None
+    return day(f"{match[1]}-{match[2] or '01'}-01" if match else value)
+
+
+def _last_day(value: Any) -> Any:
+    """A year or a month ends on its last day."""
+    match = _PARTIAL.fullmatch(value) if isinstance(value, str) else None
+    first = _first_day(value)
+    if not match or not isinstance(first, date):
+        return first
+    month = int(match[2] or 12)
+    return first.replace(month=month, day=calendar.monthrange(first.year, month)[1])
+
+
+def day(value: Any) -> Any:
+    """A moment counts as its day: studies are planned in days."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return date.fromisoformat(value[:10] if value[10:11] == "T" else value)
+    except ValueError:
+        raise fault("this is not a date", "write it as YYYY-MM-DD") from None
+
+
+Text = Annotated[str, AfterValidator(_plain_text)]
+Span = Annotated[str, AfterValidator(_span)]
+Start = Annotated[date, BeforeValidator(_first_day)]
+End = Annotated[date, BeforeValidator(_last_day)]
+Day = Annotated[date, BeforeValidator(day)]
+
+
+class Part(BaseModel):
+    """A part of the study document: unchangeable, and without any key that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Match(StrEnum):
+    """How a code is compared: it is the same, or it only begins alike (I50 finds I50.1)."""
+
+    EXACT = "exact"
+    STARTS_WITH = "startsWith"
+
+
+class Term(Part):
+    """A code of a terminology, with the words people use for it.
+
+    >>> Term(system="http://loinc.org", code="8310-5").matches("http://loinc.org", "8310-5")
+    True
+    """
+
+    system: Text
+    code: Text
+    display: Text | None = None
+    match: Match = Match.EXACT
+
+    def matches(self, system: object, code: object) -> bool:
+        """Whether a record's code is meant by this one."""
+        if system != self.system or not isinstance(code, str):
+            return False
+        return code.startswith(self.code) if self.match is Match.STARTS_WITH else code == self.code
+
+    def plain(self) -> Code:
+        """The code as the de-identifier takes it."""
+        return Code(self.system, self.code)
+
+
+class Period(Part):
+    """The days from start to end, both included; an open side has no limit."""
+
+    start: Start | None = None
+    end: End | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.start is None and self.end is None:
+            raise fault("the period has neither start nor end", "give at least one of them as YYYY-MM-DD")
+        if self.start and self.end and self.start > self.end:
+            raise fault("the period ends before it starts", "swap start and end")
+        return self
+
+
+class Frequency(Part):
+    """How often something is asked for: ``times`` per ``every`` units, ``count`` times, or ``on`` days."""
+
+    times: int | None = Field(None, ge=1)
+    every: float | None = Field(None, gt=0)
+    unit: Annotated[str, Field(pattern="^(s|min|h|d|wk|mo|a)$")] | None = None
+    count: int | None = Field(None, ge=1)
+    on: tuple[Day, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not (self.on or self.count) and self.every is None:
+            raise fault(
+                "the frequency says nothing", "write for example { times = 2, every = 1, unit = 'mo' }"
+            )
+        if (self.every is None) != (self.unit is None):
+            raise fault("'every' and 'unit' belong together", "write for example every = 1, unit = 'wk'")
+        return self
+
+
+class Telecom(Part):
+    """A way to reach somebody."""
+
+    system: Annotated[str, Field(pattern="^(phone|fax|email|pager|url|sms|other)$")]
+    value: Text
+    use: Annotated[str, Field(pattern="^(home|work|temp|old|mobile)$")] | None = None
+
+
+class Address(Part):
+    """Where the research centre is."""
+
+    lines: tuple[Text, ...] = ()
+    city: Text | None = None
+    district: Text | None = None
+    state: Text | None = None
+    postcode: Text | None = None
+    country: Text | None = None
+    text: Text | None = None
+    use: Annotated[str, Field(pattern="^(home|work|temp|old|billing)$")] | None = None
+    kind: Annotated[str, Field(pattern="^(postal|physical|both)$")] | None = None
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if not (self.lines or self.city or self.country or self.text):
+            raise fault("the address names no place", "give at least a city or a country")
+        return self
+
+
+def before(moment: date, span: str) -> date:
+    """The day that lies a span of time before another; hours count as the days they touch.
+
+    >>> before(date(2026, 3, 31), "P1M").isoformat()
+    '2026-02-28'
+    """
+    match = _SPAN.fullmatch(span)
+    assert match is not None
+    number, unit = int(match[1] or match[3]), match[2] or match[4]
+    if unit in "YM":
+        months = moment.year * 12 + moment.month - 1 - number * (12 if unit == "Y" else 1)
+        if months < 12:
+            return date.min
+        year, month = divmod(months, 12)
+        return date(year, month + 1, min(moment.day, calendar.monthrange(year, month + 1)[1]))
+    days = {"W": 7 * number, "D": number, "H": -(-number // 24)}[unit]
+    return date.fromordinal(max(1, moment.toordinal() - days))

@@ -1,0 +1,231 @@
+"""Kernels of quantisers that choose, for each number, a codeword from a codebook picked at random.
+
+Numbers come in groups of 512: 32 vectors of 16 lanes. Each vector has one codebook h, uniform and
+independent of the others. (The 16 lanes may share it: at the optimum a codebook's error has mean zero over
+normal numbers, so sharing correlates nothing; the test of the tables checks that.) A table row holds 16
+numbers, one for each message; with fewer messages the row repeats, so that bits above the message do not
+matter in a lookup.
+
+A message of b bits is written in one field of b bits, or for b = 3 in one of 2 and one of 1. A field of q
+bits takes q·16 words a group: number 16·s + lane is in word 16·⌊s·q/32⌋ + lane, from bit s·q mod 32 on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.vectors.hadamard import GROUP, Floats
+from abaton.vectors.jit import kernel
+from abaton.vectors.lanes import (
+    FLOATS,
+    INT,
+    INTS,
+    LONG,
+    WIDTH,
+    constant,
+    counted,
+    fused,
+    has_permute,
+    hashed,
+    intrinsic,
+    ir,
+    load,
+    permute,
+    pointer,
+    random_bits,
+    splat,
+    store,
+    tools,
+    truth_bits,
+    types,
+    unit_pairs,
+)
+
+Words = NDArray[np.uint32]
+Masks = NDArray[np.uint64]
+
+VECTORS = GROUP // WIDTH
+BYTE = ir.IntType(8)
+FIELDS = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,)}
+
+
+def whole(value: int) -> Any:
+    """A 64-bit constant."""
+    return ir.Constant(LONG, value)
+
+
+def rows(build: Any, group: Any, keys: Any, count: Any) -> Any:
+    """A function from a vector's place in its group to where its random row begins in a table."""
+    space = tools.alloca_once(build, ir.ArrayType(BYTE, 4 * WIDTH))
+    random = hashed(build, counted(build, group), *keys)
+    build.store(random, build.bitcast(space, random.type.as_pointer())).align = 1
+    first, last = build.bitcast(space, BYTE.as_pointer()), build.sub(count, whole(1))
+
+    def row(place: Any) -> Any:
+        byte = build.zext(build.load(build.gep(first, [place])), LONG)
+        return build.mul(build.and_(byte, last), whole(WIDTH))
+
+    return row
+
+
+def chosen(context: Any, build: Any, row: Any, index: Any, bits: int) -> Any:
+    """row[index] in every lane."""
+    if has_permute(context):
+        return permute(build, load(build, row, FLOATS), index)
+    choices = [splat(build, build.load(build.gep(row, [whole(x)])), FLOATS) for x in range(1 << bits)]
+    for j in range(bits):
+        is_set = build.icmp_unsigned("!=", build.and_(index, constant(INTS, 1 << j)), constant(INTS, 0))
+        choices = [build.select(is_set, b, a) for a, b in zip(choices[::2], choices[1::2], strict=True)]
+    return choices[0]
+
+
+def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, gap: Any, bits: int) -> Any:
+    """How many messages lie below each number: z > low + u·width, ``gap`` being where the widths begin."""
+    widths = build.gep(row, [gap])
+    message = constant(INTS, 0)
+    if has_permute(context) and bits > 2:
+        for half in (1 << j for j in reversed(range(bits))):
+            # A row read from half - 1 on has, at the message so far, the middle of what is left to search.
+            low, width = (permute(build, load(build, at, FLOATS, half - 1), message) for at in (row, widths))
+            above = build.fcmp_ordered(">", values, fused(build, uniform, width, low))
+            message = build.select(above, build.add(message, constant(INTS, half)), message)
+        return message
+    for x in range((1 << bits) - 1):
+        low, width = (splat(build, build.load(build.gep(at, [whole(x)])), FLOATS) for at in (row, widths))
+        above = build.fcmp_ordered(">", values, fused(build, uniform, width, low))
+        message = build.select(above, build.add(message, constant(INTS, 1)), message)
+    return message
+
+
+@intrinsic
+def _write(
+    _: Any, z: Any, at: Any, words: Any, to: Any, masks: Any, group: Any, table: Any, count: Any, edge: Any,
+    bits: Any, keys: Any,
+) -> Any:  # fmt: skip
+    """Quantise one group: messages to ``words``, the truth of |z| > edge to ``masks``."""
+    fields = FIELDS[bits.literal_value]
+
+    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
+        def place(i: int, index: Any) -> Any:
+            return pointer(context, build, signature.args[i], args[i], index)
+
+        vector, limit = build.mul(args[5], whole(VECTORS // 2)), splat(build, args[8], FLOATS)
+        source, target, table_start = place(0, args[1]), place(2, args[3]), place(6, whole(0))
+        beyond = build.bitcast(place(4, build.lshr(args[1], whole(6))), ir.IntType(WIDTH).as_pointer())
+        shared, other, *private = tools.unpack_tuple(build, args[10], 4)
+        row, gap = rows(build, args[5], (shared, other), args[7]), build.mul(args[7], whole(WIDTH))
+        spaces = [tools.alloca_once(build, INTS) for _ in fields]
+        for space in spaces:
+            build.store(constant(INTS, 0), space)
+        per_word = VECTORS // fields[0]
+        for k in range(fields[0]):
+            with tools.for_range(build, whole(per_word // 2), intp=LONG) as loop:
+                pair = build.add(loop.index, whole(k * per_word // 2))
+                random = random_bits(build, build.add(vector, pair), *private)
+                for odd, uniform in enumerate(unit_pairs(build, random)):
+                    s = build.add(build.mul(pair, whole(2)), whole(odd))
+                    values = load(build, source, FLOATS, build.mul(s, whole(WIDTH)))
+                    here = build.gep(table_start, [row(s)])
+                    message = message_of(context, build, values, uniform, here, gap, bits.literal_value)
+                    for field, space, skip in zip(fields, spaces, (0, 2), strict=False):
+                        low = build.and_(
+                            build.lshr(message, constant(INTS, skip)), constant(INTS, (1 << field) - 1)
+                        )
+                        by = build.mul(build.trunc(s, INT), ir.Constant(INT, field))
+                        by = splat(build, build.and_(by, ir.Constant(INT, 31)), INTS)
+                        build.store(build.or_(build.load(space), build.shl(low, by)), space)
+                    size = build.and_(build.bitcast(values, INTS), constant(INTS, 0x7FFFFFFF))
+                    outside = build.fcmp_ordered(">", build.bitcast(size, FLOATS), limit)
+                    build.store(truth_bits(build, outside), build.gep(beyond, [s]))
+            store(build, build.load(spaces[0]), target, WIDTH * k)
+            build.store(constant(INTS, 0), spaces[0])
+        if len(fields) == 2:
+            store(build, build.load(spaces[1]), target, WIDTH * fields[0])
+        return context.get_dummy_value()
+
+    long, four = types.int64, types.UniTuple(types.uint64, 4)
+    kinds = (z, long, words, long, masks, long, table, long, types.float32, bits, four)
+    return types.void(*kinds), generate
+
+
+@intrinsic
+def _read(
+    _: Any, words: Any, at: Any, total: Any, to: Any, group: Any, table: Any, count: Any, bits: Any, keys: Any
+) -> Any:
+    """Add the codewords of one group to ``total``."""
+    fields = FIELDS[bits.literal_value]
+
+    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
+        def place(i: int, index: Any) -> Any:
+            return pointer(context, build, signature.args[i], args[i], index)
+
+        source, target, table_start = place(0, args[1]), place(2, args[3]), place(5, whole(0))
+        row = rows(build, args[4], tools.unpack_tuple(build, args[8], 2), args[6])
+        per_word = VECTORS // fields[0]
+        high = load(build, source, INTS, WIDTH * fields[0]) if len(fields) == 2 else None
+        for k in range(fields[0]):
+            word = load(build, source, INTS, WIDTH * k)
+            with tools.for_range(build, whole(per_word), intp=LONG) as loop:
+                s = build.add(loop.index, whole(k * per_word))
+                by = build.mul(build.trunc(loop.index, INT), ir.Constant(INT, fields[0]))
+                message = build.lshr(word, splat(build, by, INTS))
+                if high is not None:
+                    top = build.lshr(high, splat(build, build.trunc(s, INT), INTS))
+                    low = build.and_(message, constant(INTS, 3))
+                    message = build.or_(low, build.shl(top, constant(INTS, 2)))
+                codeword = chosen(
+                    context, build, build.gep(table_start, [row(s)]), message, bits.literal_value
+                )
+                offset = build.mul(s, whole(WIDTH))
+                store(build, build.fadd(load(build, target, FLOATS, offset), codeword), target, offset)
+        return context.get_dummy_value()
+
+    long, pair = types.int64, types.UniTuple(types.uint64, 2)
+    return types.void(words, long, total, long, long, table, long, bits, pair), generate
+
+
+@kernel
+def write(
+    z: Floats, size: int, words: Words, to: int, masks: Masks, group: int, table: Floats, count: int,
+    edge: Any, bits: int, keys: Any,
+) -> None:  # fmt: skip
+    """Quantise the first ``size`` numbers of ``z`` (a multiple of 512) into ``words`` from ``to`` on.
+
+    ``table`` holds ``count`` rows of lows and then as many of widths: message x gives way to x + 1 at
+    low + u·width for a private u in [1, 2). ``group`` counts groups so far, for the random streams; bit i of
+    ``masks`` tells whether number i lies beyond ``edge``.
+    """
+    for i in range(size // GROUP):
+        at, out = i * GROUP, to + i * WIDTH * bits
+        if bits == 1:
+            _write(z, at, words, out, masks, group + i, table, count, edge, 1, keys)
+        elif bits == 2:
+            _write(z, at, words, out, masks, group + i, table, count, edge, 2, keys)
+        elif bits == 3:
+            _write(z, at, words, out, masks, group + i, table, count, edge, 3, keys)
+        else:
+            _write(z, at, words, out, masks, group + i, table, count, edge, 4, keys)
+
+
+@kernel
+def add(
+    words: Words, at: int, total: Floats, start: int, size: int, group: int, table: Floats, count: int,
+    bits: int, keys: Any,
+) -> None:  # fmt: skip
+    """Add the codewords of ``size`` numbers to ``total`` from ``start`` on.
+
+    ``table`` holds ``count`` rows of codewords, already multiplied by the update's weight and norm.
+    """
+    for i in range(size // GROUP):
+        here, out = at + i * WIDTH * bits, start + i * GROUP
+        if bits == 1:
+            _read(words, here, total, out, group + i, table, count, 1, keys)
+        elif bits == 2:
+            _read(words, here, total, out, group + i, table, count, 2, keys)
+        elif bits == 3:
+            _read(words, here, total, out, group + i, table, count, 3, keys)
+        else:
+            _read(words, here, total, out, group + i, table, count, 4, keys)

@@ -1,0 +1,176 @@
+"""Kernels of the dithered quantiser: round to a grid that is shifted at random, and code it with rANS.
+
+Four rANS states take turns: number i of the stream uses state i mod 4. A state is 64 bits, at least 2^32,
+and gives or takes 32 bits at a time; frequencies add up to 2^16 (Duda 2013). The encoder runs backwards
+over the outcomes, the decoder forwards. The decoder cannot leave its tables: an outcome is only ever looked
+for between the two ends of a stratum, and it stops where the stream ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.vectors.hadamard import GROUP, PAIR, Floats
+from abaton.vectors.jit import inlined, kernel
+from abaton.vectors.lanes import LONG, WIDTH, intrinsic, ir, pointer, random_bits, store, tools, types
+from abaton.vectors.rotation import forward
+
+Wholes = NDArray[np.int64]
+Ints = NDArray[np.int32]
+Words = NDArray[np.uint32]
+States = NDArray[np.uint64]
+
+STATES = 4
+LOWEST = np.uint64(1 << 32)  # of a state
+HALF, LOW = np.uint64(32), np.uint64(0xFFFF)
+SHIFT = np.uint64(16)  # frequencies add up to 2^16
+
+
+@intrinsic
+def _fill(_: Any, words: Any, group: Any, keys: Any) -> Any:
+    """512 random words for one group."""
+
+    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
+        target = pointer(context, build, signature.args[0], args[0], ir.Constant(LONG, 0))
+        pair = tools.unpack_tuple(build, args[2], 2)
+        first = build.mul(args[1], ir.Constant(LONG, GROUP // WIDTH))
+        with tools.for_range(build, ir.Constant(LONG, GROUP // WIDTH), intp=LONG) as loop:
+            random = random_bits(build, build.add(first, loop.index), *pair)
+            store(build, random, target, build.mul(loop.index, ir.Constant(LONG, WIDTH)))
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, PAIR), generate
+
+
+@inlined
+def _dither(random: int) -> Any:
+    """A number between -½ and ½ from the upper 23 of 32 random bits; exact in float32."""
+    return (np.float32(random >> np.uint32(9)) + np.float32(0.5)) * np.float32(2.0**-23) - np.float32(0.5)
+
+
+@kernel
+def quantise(
+    x: Floats, blocks: Wholes, step: Any, strata: int, count: int, keys: Any, z: Floats, random: Words,
+    norms: NDArray[np.float64], outcomes: Ints, places: Wholes, excess: Floats,
+) -> tuple[int, int]:  # fmt: skip
+    """Rotate and round all blocks; the answer is how many outcomes and how many outliers there are.
+
+    An outcome is where its frequencies begin in a list of ``count``; see ``codecs/ecdq_tables.py``.
+    """
+    used = found = 0
+    inverse, start_of, last = np.float32(1.0 / step), count // 2 - 1, count - strata - 1
+    shift = np.uint32(32 - round(np.log2(strata)))
+    for b in range(len(blocks)):
+        place, size = blocks[b, 3], blocks[b, 2]
+        norms[b] = forward(x, blocks[b, 0], blocks[b, 1], z, 0, size, place // GROUP, (keys[0], keys[1]))
+        if norms[b] == 0.0:
+            continue
+        for first in range(0, size, GROUP):
+            _fill(random, (place + first) // GROUP, (keys[2], keys[3]))
+            outside: Any = False
+            for i in range(GROUP):
+                q = np.int32(np.floor(z[first + i] * inverse + _dither(random[i]) + np.float32(0.5)))
+                k = strata * q - np.int32(random[i] >> shift) + np.int32(start_of)
+                outcomes[used + i] = k
+                outside |= (k < 0) | (k > last)
+            if outside:
+                for i in range(GROUP):
+                    k, beyond = outcomes[used + i], 0
+                    if k < 0:
+                        beyond = -((strata - 1 - k) // strata)
+                    elif k > last:
+                        beyond = (k - last + strata - 1) // strata
+                    if beyond != 0:
+                        outcomes[used + i] = k - beyond * strata
+                        places[found], excess[found] = place + first + i, np.float32(beyond)
+                        found += 1
+            used += GROUP
+    return used, found
+
+
+@inlined
+def _coded(state: Any, k: Any, cumulative: Ints, strata: int) -> Any:
+    """The state after one outcome; its lowest 32 bits are taken out beforehand where it would overflow."""
+    low = np.uint64(cumulative[k])
+    size = np.uint64(cumulative[k + strata]) - low
+    return ((state // size) << SHIFT) + state % size + low
+
+
+@kernel
+def write(outcomes: Ints, used: int, cumulative: Ints, strata: int, states: States, stream: Words) -> int:
+    """Code the outcomes; the answer is where in ``stream`` the code begins (it ends at the end)."""
+    states[:] = LOWEST
+    at = stream.size
+    for i in range(used - STATES, -1, -STATES):
+        for lane in range(STATES - 1, -1, -1):
+            k, state = outcomes[i + lane], states[lane]
+            if state >> np.uint64(48) >= np.uint64(cumulative[k + strata] - cumulative[k]):
+                at -= 1
+                stream[at] = np.uint32(state)
+                state >>= HALF
+            states[lane] = _coded(state, k, cumulative, strata)
+    return at
+
+
+@inlined
+def _find(slot: Any, stratum: Any, cumulative: Ints, guess: Ints, strata: int) -> Any:
+    """Where the outcome begins whose frequencies hold ``slot``.
+
+    From the nearest beginning of this stratum at or below the guess, up while the slot lies beyond. The last
+    ``strata`` entries are larger than any slot, so this ends inside the list.
+    """
+    start, first = cumulative.size // 2 - 1 - stratum, strata - 1
+    k = np.int64(guess[slot >> 6])
+    k = max(k - ((k - start) & first), start & first)
+    k += strata * np.int64(cumulative[k + strata] <= slot)
+    while cumulative[k + strata] <= slot:
+        k += strata
+    return k
+
+
+@kernel
+def read(
+    stream: Words, states: States, blocks: Wholes, norms: NDArray[np.float64], cumulative: Ints, guess: Ints,
+    strata: int, keys: Any, random: Words, values: Floats,
+) -> bool:  # fmt: skip
+    """Decode all blocks with a norm to q - u; false if the stream is not exactly one such code."""
+    at, end, power = 0, stream.size, round(np.log2(strata))
+    shift, start = np.uint32(32 - power), cumulative.size // 2 - 1
+    for b in range(len(blocks)):
+        if norms[b] == 0.0:
+            continue
+        for first in range(blocks[b, 3], blocks[b, 3] + blocks[b, 2], GROUP):
+            _fill(random, first // GROUP, keys)
+            for i in range(0, GROUP, STATES):
+                for lane in range(STATES):
+                    state, stratum = states[lane], np.int64(random[i + lane] >> shift)
+                    slot = np.int64(state & LOW)
+                    k = _find(slot, stratum, cumulative, guess, strata)
+                    low = cumulative[k]
+                    state = np.uint64(cumulative[k + strata] - low) * (state >> SHIFT) + np.uint64(slot - low)
+                    if state < LOWEST:
+                        if at == end:
+                            return False
+                        state = (state << HALF) | np.uint64(stream[at])
+                        at += 1
+                    states[lane] = state
+                    values[first + i + lane] = np.float32((k + stratum - start) >> power)
+            for i in range(GROUP):
+                values[first + i] -= _dither(random[i])
+    for lane in range(STATES):
+        if states[lane] != LOWEST:
+            return False
+    return at == end
+
+
+@kernel
+def accumulate(values: Floats, blocks: Wholes, factors: NDArray[np.float64], total: Floats) -> None:
+    """Total += factor · value for all blocks whose factor is not zero."""
+    for b in range(len(blocks)):
+        factor = np.float32(factors[b])
+        if factors[b] != 0.0:
+            for i in range(blocks[b, 3], blocks[b, 3] + blocks[b, 2]):
+                total[i] += factor * values[i]

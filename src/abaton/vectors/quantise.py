@@ -1,0 +1,127 @@
+"""Rotate and quantise a whole vector, block by block, and add what was quantised to a sum.
+
+One block at a time goes through every step, so that it stays in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.vectors.codebooks import Masks, Words, add, write
+from abaton.vectors.hadamard import GROUP, Floats
+from abaton.vectors.jit import inlined, kernel
+from abaton.vectors.lanes import FIRST, GOLDEN, SECOND, WIDTH, intrinsic, ir, types
+from abaton.vectors.rotation import forward
+
+Wholes = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+
+@inlined
+def random_word(counter: Any, key: Any, other: Any) -> Any:
+    """The hash of ``lanes.hashed`` for one counter."""
+    state = np.uint64(counter) * np.uint64(GOLDEN) + np.uint64(key)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(FIRST)
+    state ^= np.uint64(other)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(SECOND)
+    return state ^ (state >> np.uint64(31))
+
+
+@intrinsic
+def trailing_zeros(_: Any, word: Any) -> Any:
+    """The place of the lowest bit that is set."""
+
+    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
+        return build.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@inlined
+def _codeword(
+    i: int, words: Words, at: int, group: int, table: Floats, count: int, bits: int, keys: Any
+) -> Any:
+    """The codeword of one number of a block, exactly as ``add`` finds it."""
+    vector, lane = i % GROUP // WIDTH, i % WIDTH
+    random = random_word((group + i // GROUP) * 8 + vector // 8, keys[0], keys[1])
+    row = np.int64(random >> np.uint64(8 * (vector % 8))) & (count - 1)
+    low = 4 if bits == 4 else min(bits, 2)
+    word = words[at + (i // GROUP * bits + vector * low // 32) * WIDTH + lane]
+    message = np.int64(word >> np.uint32(vector * low % 32)) & ((1 << low) - 1)
+    if bits == 3:
+        top = words[at + (i // GROUP * bits + 2) * WIDTH + lane]
+        message |= (np.int64(top >> np.uint32(vector)) & 1) << 2
+    return table[row * WIDTH + message]
+
+
+@kernel
+def encode(
+    x: Floats, blocks: Wholes, intervals: Floats, codewords: Floats, count: int, edge: Any, bits: int,
+    keys: Any, z: Floats, masks: Masks, norms: Doubles, words: Words, places: Wholes, excess: Floats,
+) -> tuple[int, int]:  # fmt: skip
+    """Rotate and quantise all blocks; the answer is how many words and how many outliers were written.
+
+    ``keys`` are two words each for the rotation, the codebooks and private rounding; ``z`` and ``masks`` are
+    space for one block. ``excess`` gets what each outlier exceeds its codeword by.
+    """
+    used = found = 0
+    for b in range(len(blocks)):
+        start, length, size, place = blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 3]
+        group = place // GROUP
+        norms[b] = forward(x, start, length, z, 0, size, group, (keys[0], keys[1]))
+        if norms[b] == 0.0:
+            continue
+        write(
+            z,
+            size,
+            words,
+            used,
+            masks,
+            group,
+            intervals,
+            count,
+            edge,
+            bits,
+            (keys[2], keys[3], keys[4], keys[5]),
+        )
+        for i in range(size // 64):
+            mask = masks[i]
+            while mask != 0:
+                at = i * 64 + trailing_zeros(mask)
+                mask &= mask - np.uint64(1)
+                places[found] = place + at
+                codeword = _codeword(at, words, used, group, codewords, count, bits, (keys[2], keys[3]))
+                excess[found] = z[at] - codeword
+                found += 1
+        used += size // GROUP * WIDTH * bits
+    return used, found
+
+
+@kernel
+def halves(values: Floats, places: Wholes, keys: Any) -> None:
+    """Round to what float16 can hold, up or down at random so that the mean is right, in place."""
+    bits = values.view(np.uint32)
+    for i in range(values.size):
+        random = np.uint32(random_word(places[i], keys[0], ~keys[1]) >> np.uint64(51))
+        bits[i] = (bits[i] + random) & np.uint32(0xFFFFE000)
+
+
+@kernel
+def accumulate(
+    words: Words, blocks: Wholes, factors: Doubles, codewords: Floats, count: int, bits: int, keys: Any,
+    scaled: Floats, total: Floats,
+) -> None:  # fmt: skip
+    """Total += factor · codeword for all blocks whose factor is not zero; ``scaled`` is space for a table."""
+    used = 0
+    for b in range(len(blocks)):
+        if factors[b] == 0.0:
+            continue
+        size, place = blocks[b, 2], blocks[b, 3]
+        factor = np.float32(factors[b])
+        for i in range(codewords.size):
+            scaled[i] = factor * codewords[i]
+        add(words, used, total, place, size, place // GROUP, scaled, count, bits, keys)
+        used += size // GROUP * WIDTH * bits

@@ -1,0 +1,191 @@
+"""What all rotated quantisers have in common."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abaton.codecs import Key, parse, wire
+from abaton.codecs.blocks import split
+from abaton.errors import LayoutError, PayloadError, SettingsError
+from abaton.vectors import Layout, Role, Tensor
+
+CODECS = [
+    "quicfl(bits=1)", "quicfl(bits=2)", "quicfl(bits=3)", "quicfl(bits=4)", "quicfl(bits=2, shared_bits=0)",
+    "ecdq(bits=1)", "ecdq(bits=2)", "ecdq(bits=3)", "ecdq(bits=4)", "eden(bits=1)", "eden(bits=3)", "drive",
+    "hadamard(bits=2)", "kashin(bits=2)", "qsgd(bits=1)", "qsgd(bits=4)",
+]  # fmt: skip
+KEY = Key(b"a round's key", "north")
+
+
+def flat(size):
+    return Layout([Tensor("weight", (size,), Role.DENSE)])
+
+
+def normal(size, seed=0):
+    return np.random.default_rng(seed).normal(size=size).astype(np.float32)
+
+
+def nmse(found, true):
+    true = true.astype(np.float64)
+    return ((found - true) ** 2).sum() / (true**2).sum()
+
+
+@pytest.fixture(params=CODECS)
+def codec(request):
+    return parse(request.param).codec
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 31, 33, 129, 1023, 1024, 1025, 5000, 70_001])
+def test_round_trip_at_every_size(codec, size):
+    update, layout = normal(size, size), flat(size)
+    payload = codec.encode(update, layout, KEY)
+    decoded = codec.decode(payload, layout, KEY)
+    assert decoded.shape == (size,)
+    assert decoded.dtype == np.float32
+    assert size < 1000 or nmse(decoded, update) < 20
+
+
+def test_encode_is_pure(codec):
+    update, layout = normal(3000), flat(3000)
+    update.flags.writeable = False
+    assert codec.encode(update, layout, KEY) == codec.encode(update.copy(), layout, KEY)
+
+
+def test_learners_and_rounds_have_their_own_randomness(codec):
+    update, layout = normal(3000), flat(3000)
+    decoded = [
+        codec.decode(codec.encode(update, layout, key), layout, key)
+        for key in (KEY, Key(b"a round's key", "south"), Key(b"another key", "north"))
+    ]
+    assert not np.array_equal(decoded[0], decoded[1])
+    assert not np.array_equal(decoded[0], decoded[2])
+
+
+def test_a_strided_update_is_the_same_update(codec):
+    update, layout = normal(6000)[::2], flat(3000)
+    assert codec.encode(update, layout, KEY) == codec.encode(update.copy(), layout, KEY)
+
+
+@pytest.mark.parametrize("size", [1, 100, 1500])
+def test_zeros_stay_zeros(codec, size):
+    payload = codec.encode(np.zeros(size, np.float32), flat(size), KEY)
+    assert not codec.decode(payload, flat(size), KEY).any()
+    assert len(payload) < 28 + 8 + 32 + 4 * min(size, 160)
+
+
+@pytest.mark.parametrize("scale", [1e-45, 1e-39, 1e-20, 1e20, 1e38, 3.4e38])
+def test_subnormal_and_huge_values(codec, scale):
+    update, layout = (np.sign(normal(2000)) * scale).astype(np.float32), flat(2000)
+    payload = codec.encode(update, layout, KEY)
+    decoded, total = codec.decode(payload, layout, KEY), codec.accumulator(layout, KEY.round)
+    assert np.isfinite(decoded).all()
+    total.add(payload, 2.0, KEY.learner)
+    np.testing.assert_allclose(total.mean(), decoded, rtol=1e-5, atol=1e-5 * scale + 3e-45)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_name(codec, bad):
+    update = normal(2000)
+    update[1700] = bad
+    with pytest.raises(LayoutError, match=r"north.*'weight'"):
+        codec.encode(update, flat(2000), KEY)
+
+
+def test_a_sum_is_the_weighted_mean_of_what_is_decoded(codec):
+    layout, learners = flat(3100), ["north", "south", "east"]
+    weights, expected = [1.0, 0.0, 2.5], np.zeros(3100)
+    first, second = codec.accumulator(layout, KEY.round), codec.accumulator(layout, KEY.round)
+    for i, (learner, weight) in enumerate(zip(learners, weights, strict=True)):
+        key = Key(KEY.round, learner)
+        payload = codec.encode(normal(3100, i), layout, key)
+        (first if i < 2 else second).add(payload, weight, learner)
+        expected += weight * codec.decode(payload, layout, key)
+    first.merge(second)
+    np.testing.assert_allclose(first.mean(), expected / 3.5, atol=2e-5)
+
+
+def test_many_additions_do_not_drift():
+    codec, layout = parse("quicfl(bits=4)").codec, flat(1024)
+    payload, total = codec.encode(normal(1024), layout, KEY), codec.accumulator(layout, KEY.round)
+    for _ in range(1000):
+        total.add(payload, 0.1, KEY.learner)
+    np.testing.assert_allclose(total.mean(), codec.decode(payload, layout, KEY), atol=1e-5)
+
+
+def test_a_refused_payload_leaves_the_sum_as_it_was(codec):
+    layout = flat(2048)
+    good, total = codec.encode(normal(2048), layout, KEY), codec.accumulator(layout, KEY.round)
+    total.add(good, 1.0, KEY.learner)
+    before = total.mean()
+    body = bytearray(good[24:-4])
+    body[0] ^= 255
+    with pytest.raises(PayloadError):
+        total.add(wire.pack(codec.code, layout, body), 1.0, KEY.learner)
+    np.testing.assert_array_equal(total.mean(), before)
+
+
+def hostile(codec, payload, layout):
+    """A sealed but foreign body decodes to finite numbers or is refused; never anything else."""
+    try:
+        assert np.isfinite(codec.decode(payload, layout, KEY)).all()
+    except PayloadError:
+        return
+    total = codec.accumulator(layout, KEY.round)
+    total.add(payload, 1.0, KEY.learner)
+    assert np.isfinite(total.mean()).all()
+
+
+@pytest.mark.parametrize("line", CODECS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_broken_bodies_with_a_good_checksum(line, data):
+    codec, layout = parse(line).codec, flat(data.draw(st.sampled_from([5, 1030, 2500])))
+    body = bytearray(codec.encode(normal(layout.size), layout, KEY)[24:-4])
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(body)))
+    extra = data.draw(st.binary(max_size=20))
+    for changed in (body, body[:cut], body + extra):
+        hostile(codec, wire.pack(codec.code, layout, changed), layout)
+
+
+@pytest.mark.parametrize("line", CODECS)
+@settings(deadline=None, max_examples=25)
+@given(body=st.binary(max_size=600), size=st.sampled_from([0, 3, 1024]))
+def test_random_bodies_with_a_good_checksum(line, body, size):
+    codec, layout = parse(line).codec, flat(size)
+    hostile(codec, wire.pack(codec.code, layout, body), layout)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 1e300])
+def test_an_impossible_norm_is_refused(codec, value):
+    layout = flat(1024)
+    body = bytearray(codec.encode(normal(1024), layout, KEY)[24:-4])
+    body[8:16] = struct.pack("<d", value)
+    try:
+        decoded = codec.decode(wire.pack(codec.code, layout, body), layout, KEY)
+    except PayloadError:
+        return
+    assert np.isfinite(decoded).all()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["quicfl(bits=0)", "quicfl(bits=5)", "quicfl(bits=4, shared_bits=5)", "ecdq(bits=1.5)", "qsgd(bits=9)"],
+)
+def test_settings_out_of_range_are_refused(line):
+    with pytest.raises(SettingsError):
+        parse(line)
+
+
+def test_blocks_cover_a_vector_once():
+    for size in (0, 1, 1023, 1024, 65_536, 65_537, 1_690_046):
+        cut = split(size, 2)
+        ends = [start + length for start, length, _, _ in cut.table.tolist()]
+        assert [start for start, *_ in cut.table.tolist()] == [0, *ends][: len(cut)]
+        assert (cut.tail.start, cut.tail.stop) == (ends[-1] if ends else 0, size)
+        assert cut.padded < size + 1024

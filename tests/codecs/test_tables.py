@@ -1,0 +1,104 @@
+"""The shipped tables are what their solvers find; the closed form is what the published program solves."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.special import ndtr, ndtri
+
+from abaton.codecs import ecdq_tables
+from abaton.codecs.quicfl_solver import OUTLIERS, THRESHOLD, error, solve, staircase
+from abaton.codecs.quicfl_tables import DEFAULT, codebooks, table
+
+PUBLISHED = {1: 1.4654, 2: 0.21355, 3: 0.042638, 4: 0.009513}
+SETTINGS = [(bits, shared) for bits, most in DEFAULT.items() for shared in range(most + 1)]
+
+
+def means_and_squares(values, z):
+    """E[Ẑ | z, h] for every codebook, and E[Ẑ² | z], of the randomised choice that the encoder makes."""
+    _, knots, rank = staircase(values)
+    low, high = knots[rank], knots[rank + 1]
+    above = np.clip((z[:, None, None] - low) / (high - low), 0, 1)
+    means = values[:, 0] + (above * np.diff(values)).sum(axis=2)
+    squares = values[:, 0] ** 2 + (above * np.diff(values**2)).sum(axis=2)
+    return means, squares.mean(axis=1)
+
+
+def test_the_threshold_leaves_one_number_in_512():
+    assert 2 * ndtr(-THRESHOLD) == pytest.approx(OUTLIERS, rel=1e-12)
+
+
+@pytest.mark.parametrize(("bits", "shared"), SETTINGS)
+def test_shipped_tables_are_sound(bits, shared):
+    values = table(bits, shared)
+    assert (np.diff(values, axis=1) > 0).all()
+    np.testing.assert_array_equal(values, -values[::-1, ::-1])
+    z = np.linspace(-1, 1, 4001) * float(codebooks(bits, shared).edge)
+    weights = np.exp(-z * z / 2)
+    means, squares = means_and_squares(values, z)
+    np.testing.assert_allclose(means.mean(axis=1), z, atol=1e-6)
+    # A codebook's own error has mean zero: the 16 lanes of a vector may share one.
+    np.testing.assert_allclose(weights @ (means - z[:, None]) / weights.sum(), 0, atol=1e-3)
+    measured = weights @ (squares - z * z) / weights.sum() * (1 - OUTLIERS)
+    assert measured == pytest.approx(error(values), rel=1e-3)
+
+
+@pytest.mark.parametrize("bits", PUBLISHED)
+def test_shipped_tables_have_the_published_error(bits):
+    assert error(table(bits, DEFAULT[bits])) == pytest.approx(PUBLISHED[bits], rel=1e-4)
+
+
+def test_more_shared_bits_never_hurt():
+    errors = [[error(table(b, s)) for s in range(DEFAULT[b] + 1)] for b in DEFAULT]
+    assert all(np.all(np.diff(row) < 0) for row in errors)
+    assert errors[0][0] == pytest.approx(8.597, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bits", "shared"), SETTINGS)
+def test_solving_again_gives_the_shipped_tables(bits, shared):
+    again = solve(bits, shared)
+    assert error(again) == pytest.approx(error(table(bits, shared)), rel=1e-5)
+    assert again[:, -1].mean() >= THRESHOLD - 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_the_published_linear_program_has_the_same_optimum(bits):
+    """For fixed R, Eq. 22-24 at the quantiles, solved one quantile at a time by a general solver."""
+    values = table(bits, DEFAULT[bits])
+    size, messages = values.shape
+    inside = 1 - OUTLIERS
+    quantiles = ndtri(OUTLIERS / 2 + inside * np.linspace(0, 1, 512))
+    one_each = np.kron(np.eye(size), np.ones(messages))
+    edge = float(codebooks(bits, DEFAULT[bits]).edge)
+    total = 0.0
+    for z in np.clip(quantiles, -edge, edge):
+        found = linprog(
+            (values**2).ravel() / size,
+            A_eq=np.vstack([one_each, values.ravel() / size]),
+            b_eq=np.append(np.ones(size), z),
+        )
+        _, closed = means_and_squares(values, np.array([z]))
+        assert found.fun == pytest.approx(closed[0], rel=1e-6)
+        total += found.fun - z * z
+    # The discretised objective is pessimistic about the same table: it weighs the edges too much.
+    assert error(values) < inside * total / 512 < 1.1 * error(values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_solving_ecdq_again_gives_the_shipped_model(bits):
+    shipped, (step, counts) = ecdq_tables.model(bits), ecdq_tables.solve(bits)
+    assert step == pytest.approx(shipped.step, abs=1e-6)
+    np.testing.assert_allclose(counts, shipped.cumulative, atol=1)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_shipped_frequencies_are_sound(bits):
+    model = ecdq_tables.model(bits)
+    frequencies = model.cumulative[model.strata :] - model.cumulative[: -model.strata]
+    assert frequencies.min() >= 1
+    assert (model.cumulative[: model.strata] == 0).all()
+    assert (model.cumulative[-model.strata :] == ecdq_tables.TOTAL).all()
+    assert (np.diff(model.cumulative) >= 0).all()
+    assert ecdq_tables.rate(model.step, model.strata, model.cumulative.astype(np.int64)) < bits + 0.002

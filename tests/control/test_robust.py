@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+
+from abaton.codecs import Key, parse
+from abaton.control import (
+    Adam,
+    Asynchronous,
+    Krum,
+    Median,
+    Momentum,
+    NormBound,
+    Plain,
+    Rules,
+    Synchronous,
+    Trimmed,
+    community_model,
+)
+from abaton.errors import SettingsError
+from abaton.vectors import Layout, Role, Tensor
+
+LAYOUT = Layout([Tensor("weight", (20,), Role.DENSE)])
+CODEC = parse("raw")
+HONEST = np.random.default_rng(0).normal(1.0, 0.1, (9, 20)).astype(np.float32)
+WEIGHTS = np.ones(10)
+
+
+@pytest.mark.parametrize("robust", [Median(), Trimmed(0.2), Krum(liars=1, keep=5), NormBound()])
+@pytest.mark.parametrize(
+    "lie", [np.full(20, 1e6), np.full(20, -1e6), np.random.default_rng(1).normal(0, 50, 20)]
+)
+def test_one_liar_among_ten_does_not_move_the_mix_far(robust, lie):
+    rows = np.vstack([HONEST, lie.astype(np.float32)])
+    honest, plain = HONEST.mean(0), rows.mean(0)
+    moved = np.linalg.norm(robust.mix(rows, WEIGHTS) - honest)
+    assert moved < 1.5
+    assert moved < 0.2 * np.linalg.norm(plain - honest)
+
+
+def test_each_method_is_what_its_name_says():
+    rows = HONEST[:5]
+    assert np.array_equal(Median().mix(rows, WEIGHTS[:5]), np.median(rows, axis=0))
+    assert Trimmed(0.0).mix(rows, WEIGHTS[:5]) == pytest.approx(rows.mean(0), rel=1e-6)
+    assert Trimmed(0.2).mix(rows, WEIGHTS[:5]) == pytest.approx(np.sort(rows, axis=0)[1:4].mean(0), rel=1e-6)
+    distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
+    best = np.sort(distances, axis=1)[:, :3].sum(1).argmin()
+    assert np.array_equal(Krum(liars=1).mix(rows, WEIGHTS[:5]), rows[best])
+    weights = np.array([1, 2, 3, 4, 5.0])
+    assert NormBound(1e9).mix(rows, weights) == pytest.approx(
+        np.average(rows, axis=0, weights=weights), rel=1e-5
+    )
+    assert np.linalg.norm(NormBound(0.5).mix(rows, weights)) <= 0.5 + 1e-6
+
+
+def test_server_optimisers_follow_their_equations():
+    change = HONEST[0]
+    assert Plain().apply(change, ())[0] is change
+    momentum = Momentum(rate=0.5, beta=0.9)
+    step, memory = momentum.apply(change, momentum.start(20))
+    assert step == pytest.approx(0.5 * change)
+    assert momentum.apply(change, memory)[0] == pytest.approx(0.5 * 1.9 * change, rel=1e-6)
+    for yogi in (False, True):
+        adam = Adam(rate=0.1, yogi=yogi)
+        step, (_, square) = adam.apply(change, adam.start(20))
+        expected = 1e-6 + 0.01 * (change**2) if yogi else 0.99e-6 + 0.01 * change**2
+        assert square == pytest.approx(expected, rel=1e-4)
+        assert step == pytest.approx(0.1 * 0.1 * change / (np.sqrt(expected) + 1e-3), rel=1e-4)
+
+
+@pytest.mark.parametrize("pacing", [Synchronous(), Asynchronous()])
+def test_a_server_optimiser_acts_on_what_the_mix_proposes(pacing):
+    rules = Rules(learners=1, rounds=5, pacing=pacing, server=Momentum(rate=1.0, beta=0.5))
+    start = LAYOUT.zeros()
+    model = community_model(rules, LAYOUT, CODEC, start)
+    for expected in (1.0, 1.0 + 1.0 * 0.5 + (1.0 if isinstance(pacing, Synchronous) else 0.0)):
+        base, key = model.vector, Key(b"round", "site0")
+        target = base + 1 if isinstance(pacing, Synchronous) else np.ones(20, np.float32)
+        payload, _ = CODEC.encode((target - base).astype(np.float32), LAYOUT, key, {})
+        model.commit(1.0, base, payload, key)
+        assert model.publish() == pytest.approx(np.full(20, expected))
+
+
+def test_a_robust_round_ignores_a_liar():
+    rules = Rules(learners=5, rounds=5, robust=Median())
+    model = community_model(rules, LAYOUT, CODEC, LAYOUT.zeros())
+    for i, row in enumerate([*HONEST[:4], np.full(20, 1e9, np.float32)]):
+        key = Key(b"round", f"site{i}")
+        model.commit(1e9 if i == 4 else 1.0, model.vector, CODEC.encode(row, LAYOUT, key, {})[0], key)
+    assert np.abs(model.publish() - 1).max() < 0.5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Trimmed(0.5),
+        lambda: Krum(liars=-1),
+        lambda: NormBound(0.0),
+        lambda: Momentum(rate=0.0),
+        lambda: Adam(beta2=1.0),
+        lambda: Rules(5, 5, pacing=Asynchronous(), robust=Median()),
+        lambda: Rules(5, 5, robust=Krum(liars=1)),
+    ],
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(SettingsError):
+        wrong()

@@ -1,0 +1,185 @@
+"""Real processes: what goes well, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from abaton.codecs import Key, parse
+from abaton.control import (
+    POLICIES,
+    Arrived,
+    Asynchronous,
+    Failed,
+    Joined,
+    Left,
+    Rules,
+    Scored,
+    Tick,
+    TrainSettings,
+    community_model,
+    from_row,
+)
+from abaton.control.draw import round_key
+from abaton.engines import Driver, EvaluateTask, LocalEngine, Replayed, TrainTask, VirtualEngine
+from abaton.learning import Examples, Learner, SklearnModel, Update
+from abaton.store import Journal, Store
+
+SETTINGS = TrainSettings(epochs=2, batch_size=10)
+CODEC = parse("raw")
+
+
+def model() -> SklearnModel:
+    from sklearn.linear_model import SGDClassifier
+
+    return SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=4, classes=2)
+
+
+class Odd(Learner):
+    """A learner that misbehaves in the way its name says."""
+
+    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings) -> Update:
+        made = super().train(task, version, start, settings)
+        if self.name == "liar":
+            return Update(b"rubbish" * 10, made.steps, made.loss)
+        if self.name == "broken":
+            raise ZeroDivisionError("patient 4711")
+        if self.name == "mortal" and not settings.momentum:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.name == "sleeper":
+            time.sleep(60)
+        return made
+
+
+def learners(*names: str) -> dict[str, Learner]:
+    made, network = {}, model()
+    for i, name in enumerate(names):
+        x = np.random.default_rng(i).normal(size=(40, 4)).astype(np.float32)
+        data = Examples(x, (x[:, 0] > 0).astype(np.int64))
+        made[name] = Odd(name, network, data, CODEC, 0, validation=data)
+    return made
+
+
+def engine(*names: str, **more) -> LocalEngine:
+    members = learners(*names)
+    layout = members[names[0]].model.layout
+
+    def check(learner: str, version: int, payload: bytes) -> None:
+        CODEC.decode(payload, layout, Key(round_key(0, version), learner))
+
+    return LocalEngine(members, keep=lambda payload: str(len(payload)), check=check, **more)
+
+
+def task(learner: str, key: str = "t", momentum: float = 0.0) -> TrainTask:
+    return TrainTask(key, learner, 0, np.zeros(5, np.float32), TrainSettings(momentum=momentum))
+
+
+def heard(local: LocalEngine, count: int) -> list:
+    events: list = []
+    while len(events) < count:
+        events += local.events()
+    return events
+
+
+def test_learners_train_and_evaluate_at_the_same_time_and_tasks_count_once():
+    with engine("a", "sleeper") as local:
+        assert [e.learner for e in heard(local, 2)] == ["a", "sleeper"]
+        local.submit([task("a"), task("a"), task("sleeper", "s")])
+        local.submit([EvaluateTask("t@sleeper", "sleeper", np.ones(5, np.float32))])
+        events = heard(local, 2)
+        assert {type(e) for e in events} == {Arrived, Scored}, (
+            "the evaluator answers while its learner is busy"
+        )
+        local.set_timer("bell", local.now() + 0.05)
+        assert heard(local, 1)[0].name == "bell"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("liar", "unreadable update"), ("broken", "learner failed"), ("mortal", "process ended")],
+)
+def test_a_learner_that_misbehaves_is_a_failed_task_with_a_plain_reason(name, reason):
+    with engine(name) as local:
+        heard(local, 1)
+        local.submit([task(name)])
+        (event,) = heard(local, 1)
+        assert event == Failed(event.at, name, "t", reason)
+        assert "4711" not in repr(event)
+        if name == "mortal":
+            local.submit([task(name, "again", momentum=0.5)])
+            assert isinstance(heard(local, 1)[0], Arrived), "its process was started again"
+
+
+def test_a_learner_that_hangs_is_given_up():
+    with engine("sleeper", patience=0.3) as local:
+        heard(local, 1)
+        local.submit([task("sleeper")])
+        assert heard(local, 1)[0].reason == "no answer in time"
+
+
+def test_a_learner_that_keeps_dying_has_left():
+    with engine("mortal") as local:
+        heard(local, 1)
+        local.submit([task("mortal", str(i)) for i in range(6)])
+        events = heard(local, 7)
+        assert sum(isinstance(e, Left) for e in events) == 1
+        assert {e.reason for e in events if isinstance(e, Failed)} == {"process ended", "learner is gone"}
+
+
+def drive(
+    store: Store, name: str, rules: Rules, make, journal_first: bool = False, stop_after: int | None = None
+):
+    members = learners("a", "b", "c")
+    layout = members["a"].model.layout
+    journal = Journal(store, name)
+    community = community_model(rules, layout, CODEC, members["a"].model.initial(0))
+    seen = [0]
+
+    def watch(*_: object) -> None:
+        seen[0] += 1
+        if seen[0] == stop_after:
+            raise KeyboardInterrupt
+
+    def check(learner: str, version: int, payload: bytes) -> None:
+        CODEC.decode(payload, layout, Key(round_key(0, version), learner))
+
+    if make is VirtualEngine:
+        return Driver(
+            rules, community, VirtualEngine(members, {}, keep=journal.payloads.put, seed=0), journal
+        ).run()
+    with LocalEngine(members, keep=journal.payloads.put, check=check) as local:
+        events = [from_row(*row) for row in journal.rows()]
+        chosen = Replayed(local, events) if journal_first else local
+        return Driver(rules, community, chosen, journal).run(watch)
+
+
+@pytest.mark.parametrize("policy", ["SyncFedAvg", "SyncDVW"])
+def test_a_synchronous_run_gives_the_same_digests_as_under_the_virtual_clock(tmp_path, policy):
+    rules = Rules(learners=3, rounds=4, training=SETTINGS, **POLICIES[policy])
+    with Store(tmp_path) as store:
+        drive(store, "virtual", rules, VirtualEngine)
+        drive(store, "local", rules, LocalEngine)
+        assert [m.digest for m in store.models("virtual")] == [m.digest for m in store.models("local")]
+
+
+@pytest.mark.parametrize("cut", [4, 9, 14])
+def test_a_real_run_that_is_cut_off_goes_on_from_its_journal(tmp_path, cut):
+    rules = Rules(learners=3, rounds=12, pacing=Asynchronous(), training=SETTINGS)
+    with Store(tmp_path) as store:
+        with pytest.raises(KeyboardInterrupt):
+            drive(store, "r", rules, LocalEngine, stop_after=cut)
+        before = store.models("r")
+        outcome = drive(store, "r", rules, LocalEngine, journal_first=True)
+        models = store.models("r")
+        assert outcome.version == 12
+        assert [m.digest for m in models[: len(before)]] == [m.digest for m in before]
+        assert [m.version for m in models] == list(range(13))
+        events = [from_row(*row) for row in Journal(store, "r").rows()]
+        tasks = [e.task for e in events if isinstance(e, Arrived)]
+        assert len(tasks) == len(set(tasks))
+        assert sum(isinstance(e, Joined) for e in events) == 6, "they join again after the restart"
+        assert not any(isinstance(e, Tick) for e in events)

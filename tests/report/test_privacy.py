@@ -1,0 +1,154 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import polars as pl
+import pytest
+
+from abaton.errors import SettingsError
+from abaton.records.anonymity import (
+    AnonymitySettings,
+    BinHierarchy,
+    Closeness,
+    Diversity,
+    QuasiIdentifier,
+    Sensitive,
+    examine,
+)
+from abaton.report import (
+    Checks,
+    Consents,
+    Custody,
+    Element,
+    ModelUtility,
+    PrivacyInputs,
+    Residual,
+    Signature,
+    StudyFacts,
+    inputs_from,
+    privacy_page,
+    privacy_report,
+)
+from abaton.report.privacy import digest
+
+
+def row(**options):
+    asked = AnonymitySettings(
+        (QuasiIdentifier("age", BinHierarchy((10.0,))),),
+        k=2,
+        sensitive=(Sensitive("outcome", Diversity(2), Closeness(0.9)),),
+        suppression_limit=0.4,
+        **options,
+    )
+    return examine(pl.DataFrame({"age": [31, 34, 52, 57, 90], "outcome": list("xyxyx")}), asked).row()
+
+
+def full():
+    return PrivacyInputs(
+        row(population=1000),
+        StudyFacts("Heart <study>", "Predict", "Art. 9(2)(j) GDPR", "ab" * 32, "Hospital"),
+        Consents(10, 7, 2, 1),
+        (Element("Patient.gender", 7, "rule keep"),),
+        (Element("Patient.name", 7, "direct identifier"), Element("Patient.photo", 2, "no rule keeps it")),
+        Residual(3, 0, "texts were scrubbed with the subject's own names"),
+        Custody("the controller", "the controller", "the study", "10 years", ("RC Athens",)),
+        Checks(100, 0, 500, 0, 4),
+        (ModelUtility("AUC", 0.91, 0.9),),
+    )
+
+
+def page(inputs):
+    return privacy_page(privacy_report(inputs, software="abaton 0.1", made_at="2026-01-01T00:00:00+00:00"))
+
+
+class Reader(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.links, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.links += [value for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag not in ("meta", "link", "br", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def read(text):
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert not reader.open
+    return reader
+
+
+def test_everything_supplied_is_on_the_page():
+    reader = read(page(full()))
+    words = " ".join(reader.text)
+    for expected in (
+        "Heart <study>", "Predict", "Art. 9(2)(j)", "ab" * 32, "in force", "withdrawn", "Patient.gender",
+        "prosecutor, highest", "journalist, highest", "marketer", "unique", "below 11", "records left out",
+        "scrubbed", "10 years", "RC Athens", "pseudonymising secrets", "pseudonymisation domain", "AUC", "abaton 0.1",
+        "Pseudonymised data is personal data", "distinct l-diversity, l = 2", "t-closeness, t = 0.9", "Patient.photo",
+        "discernibility",
+    ):  # fmt: skip
+        assert expected in words, expected
+
+
+def test_what_nobody_supplied_is_said_and_never_invented():
+    made = privacy_report(PrivacyInputs(), software="abaton", made_at="2026-01-01")
+    assert len(made["not_supplied"]) == 9
+    text = privacy_page(made)
+    assert text.count("Not supplied.") >= 11
+    assert not re.search(r"<td[^>]*>0</td>", text)
+
+
+def test_the_page_is_self_contained_and_accessible():
+    reader = read(page(full()))
+    names = [tag for tag, _ in reader.tags]
+    assert not {"script", "img", "link", "iframe"} & set(names)
+    assert all(link.startswith("#") for link in reader.links)
+    assert ("html", {"lang": "en"}) in reader.tags
+    assert names.count("h1") == 1
+    assert names.count("table") == names.count("caption")
+    assert all("scope" in attrs for tag, attrs in reader.tags if tag == "th")
+    assert all("aria-label" in attrs for _, attrs in reader.tags if attrs.get("role") == "img")
+    text = page(full())
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert "url(" not in text
+
+
+def test_the_page_without_any_release_says_so():
+    refused = row() | {"after": None, "node": None, "method": None}
+    assert "nothing may be shown" in page(PrivacyInputs(refused))
+
+
+def test_the_digest_covers_everything_but_the_signature():
+    signature = Signature("dpo", "Ed25519", "aa")
+    options = {"software": "abaton", "made_at": "2026-01-01"}
+    plain = privacy_report(full(), **options)
+    signed = privacy_report(full(), **options, signature=signature)
+    assert plain["sha256"] == signed["sha256"] == digest(json.loads(json.dumps(signed)))
+    assert privacy_report(full(), software="other", made_at="2026-01-01")["sha256"] != plain["sha256"]
+    assert "Ed25519: aa" in privacy_page(signed)
+
+
+def test_inputs_come_from_plain_values():
+    made = inputs_from(
+        {"kept": [{"path": "a", "count": 1, "reason": "b"}], "custody": {"retention": "1 year"}}
+    )
+    assert made == PrivacyInputs(kept=(Element("a", 1, "b"),), custody=Custody(retention="1 year"))
+
+
+@pytest.mark.parametrize(
+    "parts", [{"consent": {}}, {"consents": {"counted": 1}}, {"kept": [{"where": 1}]}, {"kept": 3}]
+)
+def test_inputs_not_understood_are_refused(parts):
+    with pytest.raises(SettingsError):
+        inputs_from(parts)

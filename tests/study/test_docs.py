@@ -1,0 +1,49 @@
+"""Every key of the study document is on its page, and the page's example is valid."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from enum import EnumMeta
+from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
+
+from abaton.study import Statement, Study, study_from_toml
+from abaton.study.criteria import What
+
+PAGE = (Path(__file__).parents[2] / "docs/study-document.md").read_text("utf-8")
+PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.S)
+
+
+def keys(kind, seen):
+    if isinstance(kind, EnumMeta) or kind in seen:
+        return
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        seen.add(kind)
+        for name, field in kind.model_fields.items():
+            yield name
+            yield from keys(field.annotation, seen)
+    elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        seen.add(kind)
+        yield from (field.name for field in dataclasses.fields(kind))
+    else:
+        for inner in get_args(kind):
+            yield from keys(inner, seen)
+
+
+def test_every_key_is_documented():
+    words = set(re.findall(r"[A-Za-z_]+", " ".join(re.findall(r"`([^`]+)`", PROSE))))
+    missing = sorted(set(keys(Study, set())) - words)
+    assert not missing
+
+
+def test_every_choice_is_documented():
+    for word in (*get_args(What), *(statement.value for statement in Statement)):
+        assert f"`{word}`" in PAGE
+
+
+def test_the_example_is_valid():
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
+    assert study_from_toml(example).study.id == "pressure-2026"

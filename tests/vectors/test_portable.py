@@ -1,0 +1,57 @@
+"""Payloads made here decode to the same bits on a processor with narrower vectors."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import abaton
+from abaton.codecs import Key, parse
+from abaton.vectors import Layout, Role, Tensor
+
+LINES = [f"{name}(bits={b})" for name in ("quicfl", "ecdq") for b in (1, 2, 3, 4)]
+LINES += ["eden(bits=2)", "drive", "hadamard(bits=3)", "kashin(bits=1)", "qsgd(bits=2)"]
+LAYOUT = Layout([Tensor("weight", (70_000,), Role.DENSE)])
+KEY = Key(b"key", "north")
+
+
+def digests(folder):
+    """What the payloads in a folder decode to, one by one and as a sum."""
+    found = []
+    for i, line in enumerate(LINES):
+        payload, codec = (folder / f"{i}").read_bytes(), parse(line).codec
+        total = codec.accumulator(LAYOUT, KEY.round)
+        total.add(payload, 0.7, KEY.learner)
+        vectors = (codec.decode(payload, LAYOUT, KEY), total.mean())
+        found += [hashlib.sha256(vector.tobytes()).hexdigest() for vector in vectors]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", ["haswell", "x86-64-v2"])
+def test_decoded_bits_do_not_depend_on_the_width_of_vectors(tmp_path, processor):
+    features = {"haswell": "+avx2,+fma,+bmi,+bmi2,+popcnt", "x86-64-v2": "+sse4.2,+popcnt"}[processor]
+    update = np.random.default_rng(3).lognormal(size=LAYOUT.size).astype(np.float32)
+    for i, line in enumerate(LINES):
+        (tmp_path / f"{i}").write_bytes(parse(line).codec.encode(update, LAYOUT, KEY))
+    narrow = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    paths = os.pathsep.join([str(Path(abaton.__file__).parents[1]), str(Path(__file__).parent)])
+    code = (
+        "import sys, pathlib, test_portable as t; print('\\n'.join(t.digests(pathlib.Path(sys.argv[1]))));"
+        "from abaton.vectors import quantise;"
+        "print(any('zmm' in a for a in quantise.accumulate.inspect_asm().values()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, **narrow, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *found, wide = done.stdout.split()
+    assert wide == "False"
+    assert found == digests(tmp_path)
