@@ -40,10 +40,11 @@ class Thresholds:
 def sends(losses: Sequence[float], thresholds: Thresholds) -> bool:
     """Whether a cycle with these validation losses, one for each epoch, has come to its end (C1, C2, tombstones).
 
-    The first loss is the one before the first epoch of the cycle, or of its first epoch.
+    Two consecutive epochs are compared, so a cycle has at least two.
     """
     hits = sum(_stalls(before, after, thresholds.loss) for before, after in pairwise(losses))
-    return hits > thresholds.tombstones and _stalls(losses[-2], losses[-1], thresholds.loss)
+    stalled = len(losses) > 1 and _stalls(losses[-2], losses[-1], thresholds.loss)
+    return stalled and hits > thresholds.tombstones
 
 
 def _stalls(before: float, after: float, percent: float) -> bool:

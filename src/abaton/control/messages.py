@@ -85,7 +85,17 @@ class TrainSettings:
     Attributes:
         epochs: passes over the data; the most there may be, if the learner decides itself when to send.
         batch_size: examples in a step.
-        learning_rate, momentum: of the solver (Metis, Eq. 2).
+        learning_rate: of the solver, before the schedule.
+        momentum: how much of the last direction is kept (Metis, Eq. 2); 0 is plain descent.
+        solver: `sgd` or `adam`.
+        proximal: how strongly the model is pulled back to where it started (FedProx); 0 is not at all.
+        clip: the longest gradient that is taken as it is; 0 is no limit.
+        window: 0 shuffles all examples; a number shuffles through a window of so many, over examples sorted by label.
+        keep_momentum: whether the solver's memory survives, at the learner, from one task to the next.
+        schedule: `constant`, `step`, `cosine` or `driven` (see `learning.solvers.rate`).
+        decay: the factor of the schedule.
+        period: after how many epochs a `step` is taken, or a `cosine` has come down.
+        elapsed: how many epochs lie behind this task, for the schedule.
         adaptive: thresholds of a learner that decides itself when to send.
         committed: how many steps had been committed when it was asked.
         staleness_limit: the effective staleness above which it sends.
@@ -95,6 +105,15 @@ class TrainSettings:
     batch_size: int = 32
     learning_rate: float = 0.05
     momentum: float = 0.0
+    solver: str = "sgd"
+    proximal: float = 0.0
+    clip: float = 0.0
+    window: int = 0
+    keep_momentum: bool = False
+    schedule: str = "constant"
+    decay: float = 1.0
+    period: int = 1
+    elapsed: int = 0
     adaptive: Thresholds | None = None
     committed: int = 0
     staleness_limit: float = float("inf")

@@ -156,6 +156,22 @@ def _check_training(training: TrainSettings) -> None:
         _refuse("training.learning_rate", training.learning_rate, "use a number above 0")
     if not 0 <= training.momentum < 1:
         _refuse("training.momentum", training.momentum, "use a number from 0 up to, but not, 1")
+    for name, value in (("solver", training.solver), ("schedule", training.schedule)):
+        if value not in _CHOICES[name]:
+            raise SettingsError(
+                f"training.{name} is '{value}'",
+                where="rules",
+                remedy=f"use one of {', '.join(_CHOICES[name])}",
+            )
+    for name in ("proximal", "clip", "window", "elapsed"):
+        if not getattr(training, name) >= 0:
+            _refuse(f"training.{name}", getattr(training, name), "use 0 or more")
+    if not 0 < training.decay <= 1:
+        _refuse("training.decay", training.decay, "use a number above 0 and at most 1")
+    _at_least_one("training.period", training.period)
+
+
+_CHOICES = {"solver": ("sgd", "adam"), "schedule": ("constant", "step", "cosine", "driven")}
 
 
 def _at_least_one(name: str, value: int) -> None:

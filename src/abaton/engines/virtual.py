@@ -7,14 +7,17 @@ simulated, the upload from the real number of encoded bytes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
+from abaton.control.adaptive import sends
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
 from abaton.errors import SettingsError
-from abaton.learning import Learner
+from abaton.learning import Crew, Epoch, Job, Learner, Update
+
+_TOGETHER = 64  # tasks trained at once: enough for all cores, and few answers wait in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,14 @@ class Profile:
             )
 
 
+@dataclass(slots=True)
+class _Cycle:
+    """The training of a learner that decides itself when to send."""
+
+    epochs: Iterator[Epoch]
+    losses: list[float] = field(default_factory=list)
+
+
 class VirtualEngine:
     """Learners in this process under a simulated clock.
 
@@ -83,6 +94,8 @@ class VirtualEngine:
         self._finished = finished or {}
         self._tasks: dict[str, Task] = {}
         self._answers: dict[str, Arrived] = {}
+        self._cycles: dict[str, _Cycle] = {}
+        self._crew = Crew(learners)
         self._seen: set[str] = set()
         self._heap: list[tuple[float, int, str, str]] = []
         self._sequence = 0
@@ -110,9 +123,18 @@ class VirtualEngine:
                 busy = learner.evaluation_steps / profile.speed
                 self._push(started + busy + profile.latency, "scored", task.key)
                 continue
-            busy = learner.steps(task.settings) / profile.speed
+            known = self._finished.get(task.key) if learner.forgetful else None
+            if known is not None:
+                self._answers[task.key] = known
+            elif task.settings.adaptive is not None:
+                self._cycles[task.key] = _Cycle(learner.train_epochs(task.key, task.model, task.settings))
+            epochs = 1 if task.key in self._cycles else task.settings.epochs
+            steps = known.steps if known else learner.steps(replace(task.settings, epochs=epochs))
+            busy = steps / profile.speed
             if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
+            elif task.key in self._cycles:
+                self._push(started + busy, "epoch", task.key)
             else:
                 self._push(started + busy, "trained", task.key)
 
@@ -122,7 +144,15 @@ class VirtualEngine:
 
     def cancel(self, key: str) -> None:
         """Forget a task; nothing of it is heard any more."""
-        self._tasks.pop(key, None)
+        self._forget(key)
+
+    def close(self) -> None:
+        """End the threads and processes that trained."""
+        self._crew.close()
+
+    def _forget(self, key: str) -> None:
+        for known in (self._tasks, self._cycles, self._answers):
+            known.pop(key, None)
 
     def tell(self, committed: int) -> None:
         """Let learners know how many steps have been committed: here they know at once."""
@@ -146,27 +176,62 @@ class VirtualEngine:
             return Tick(self._now, name)
         task = self._tasks.get(name)
         if task is None or self._profiles[task.learner].leaves <= self._now:
-            self._tasks.pop(name, None)
+            self._forget(name)
             return None  # cancelled, or its learner left in the middle: nobody answers
+        if kind == "epoch":
+            assert isinstance(task, TrainTask)
+            self._epoch(task, self._cycles[name])
+            return None
         if kind == "trained":
             assert isinstance(task, TrainTask)
-            profile = self._profiles[task.learner]
-            self._answers[name] = answer = self._answer(task)
-            self._push(self._now + profile.latency + answer.size / profile.bandwidth, "arrives", name)
+            self._train(task)
+            self._send(task)
             return None
-        del self._tasks[name]
+        answer = self._answers.get(name)
+        self._forget(name)
         if kind == "drops":
             return Failed(self._now, task.learner, name, "dropped out")
         if kind == "scored":
             return Scored(self._now, task.learner, name, self._learners[task.learner].evaluate(task.model))
-        return replace(self._answers.pop(name), at=self._now)
+        assert answer is not None
+        return replace(answer, at=self._now)
 
-    def _answer(self, task: TrainTask) -> Arrived:
-        learner = self._learners[task.learner]
-        known = self._finished.get(task.key)
-        if known is not None and learner.forgetful:
-            return known
-        update = learner.train(task.key, task.version, task.model, task.settings)
+    def _epoch(self, task: TrainTask, cycle: _Cycle) -> None:
+        """One epoch of a learner that decides itself when to send (Metis, section V)."""
+        learner, settings = self._learners[task.learner], task.settings
+        epoch = next(cycle.epochs)
+        cycle.losses.append(epoch.validation_loss)
+        assert settings.adaptive is not None
+        staleness = self._committed - settings.committed + epoch.trained.steps
+        if (
+            sends(cycle.losses, settings.adaptive)
+            or staleness > settings.staleness_limit
+            or epoch.number >= settings.epochs
+        ):
+            update = learner.send(task.version, task.model, epoch.trained)
+            self._answers[task.key] = self._arrival(task, update)
+            self._send(task)
+            return
+        steps = learner.steps(replace(settings, epochs=1))
+        self._push(self._now + steps / self._profiles[task.learner].speed, "epoch", task.key)
+
+    def _train(self, task: TrainTask) -> None:
+        """Train a task, and with it others that are under way: their answers do not depend on when that is done."""
+        if task.key in self._answers:
+            return
+        waiting = [
+            other
+            for other in self._tasks.values()
+            if isinstance(other, TrainTask)
+            and other.key not in self._answers
+            and other.key not in self._cycles
+        ]
+        together = {other.learner: other for other in waiting[:_TOGETHER]} | {task.learner: task}
+        jobs = [Job(t.learner, t.key, t.version, t.model, t.settings) for t in together.values()]
+        for other, update in zip(together.values(), self._crew.train(jobs), strict=True):
+            self._answers[other.key] = self._arrival(other, update)
+
+    def _arrival(self, task: TrainTask, update: Update) -> Arrived:
         return Arrived(
             at=self._now,
             learner=task.learner,
@@ -174,10 +239,14 @@ class VirtualEngine:
             payload=self._keep(update.payload),
             size=len(update.payload),
             steps=update.steps,
-            examples=len(learner.examples),
+            examples=len(self._learners[task.learner].examples),
             metrics={"loss": update.loss},
             score=update.score,
         )
+
+    def _send(self, task: TrainTask) -> None:
+        profile, size = self._profiles[task.learner], self._answers[task.key].size
+        self._push(self._now + profile.latency + size / profile.bandwidth, "arrives", task.key)
 
     def _push(self, at: float, kind: str, name: str) -> None:
         heapq.heappush(self._heap, (at, self._sequence, kind, name))

@@ -96,7 +96,10 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
     )
     initial = experiment.model.initial(seed)
     community = community_model(experiment.rules, experiment.model.layout, experiment.codec, initial)
-    return Driver(experiment.rules, community, engine, journal, experiment.observe).run(watch)
+    try:
+        return Driver(experiment.rules, community, engine, journal, experiment.observe).run(watch)
+    finally:
+        engine.close()
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:

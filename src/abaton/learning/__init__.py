@@ -9,8 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.learning.learner import Learner, Update
+from abaton.learning.crew import Crew, CrewError
+from abaton.learning.learner import Epoch, Learner, Update
 from abaton.learning.model import Examples, Model, Score, Trained
+from abaton.learning.pool import Job
 
 if TYPE_CHECKING:
     from abaton.learning.sklearn_model import SklearnModel
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from abaton.learning.zoo import cifar10_cnn, logistic, mlp, resnet50, shakespeare, sstc_cnn
 
 __all__ = [
+    "Crew",
+    "CrewError",
+    "Epoch",
     "Examples",
+    "Job",
     "Learner",
     "Model",
     "Score",

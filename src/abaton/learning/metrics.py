@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.control.messages import Counts
+from abaton.errors import SettingsError
 
 
 def count(predictions: NDArray[Any], labels: NDArray[Any]) -> Counts:
@@ -21,6 +22,12 @@ def count(predictions: NDArray[Any], labels: NDArray[Any]) -> Counts:
         sums = (len(labels), np.dot(wrong, wrong), values.sum(), np.dot(values, values))
         return tuple(float(value) for value in sums)
     classes = predictions.shape[1]
+    if labels.min() < 0 or labels.max() >= classes:
+        raise SettingsError(
+            "a label is not one of the model's classes",
+            where="labels",
+            remedy=f"number the classes from 0 to {classes - 1}",
+        )
     said = predictions.argmax(1)
     hits = np.bincount(labels[said == labels].reshape(-1), minlength=classes)
     actual = np.bincount(labels.reshape(-1), minlength=classes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class Trained:
         vector: the trained model; the model it started from is unchanged.
         steps: how many batches were applied.
         loss: mean training loss of the last epoch.
-        local: tensors that never leave the site (running statistics of normalisation layers).
+        local: tensors that never leave the site (running statistics of normalisation layers, a kept momentum).
     """
 
     vector: Vector
@@ -61,6 +61,10 @@ class Score:
     predictions: NDArray[Any]
 
 
+Way = Literal["threads", "processes", "here"]
+"""How many learners with a model may train at once: beside each other, in processes, or one after the other."""
+
+
 class Model(Protocol):
     """Something that can be trained from a flat vector and scored."""
 
@@ -70,6 +74,9 @@ class Model(Protocol):
 
     def initial(self, seed: int) -> Vector:
         """The model before any training; the same seed gives the same model."""
+
+    def way(self, data: Examples) -> Way:
+        """How learners with such examples may be trained at the same time."""
 
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """How many batches training on so many examples takes."""
@@ -83,6 +90,16 @@ class Model(Protocol):
         local: Mapping[str, Vector] | None = None,
     ) -> Trained:
         """Train from a vector on a site's examples."""
+
+    def epochs(
+        self,
+        vector: Vector,
+        data: Examples,
+        settings: TrainSettings,
+        shuffle: np.random.Generator,
+        local: Mapping[str, Vector] | None = None,
+    ) -> Iterator[Trained]:
+        """Train epoch by epoch, for as long as the caller asks for the next one; `train` takes so many of them."""
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Predict a site's examples: probabilities per class, or values for a regression."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Examples, Score, Trained, batches, require_examples
+from abaton.learning.model import Examples, Score, Trained, Way, batches, require_examples
+from abaton.learning.shuffle import epoch_order
 from abaton.vectors import Layout, Role, Tensor, Vector
 
 
@@ -49,6 +51,10 @@ class SklearnModel:
         arrays = _arrays(self._estimator(TrainSettings(), seed % 2**32))
         return np.concatenate([a.reshape(-1) for a in arrays.values()]).astype(np.float32)
 
+    def way(self, data: Examples) -> Way:
+        """One after the other: estimators are small, and hold Python's lock."""
+        return "here"
+
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """How many batches training on so many examples takes."""
         return batches(examples, settings)
@@ -61,14 +67,28 @@ class SklearnModel:
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
     ) -> Trained:
+        """Train for the epochs that the settings say."""
+        *_, trained = islice(self.epochs(vector, data, settings, shuffle, local), settings.epochs)
+        return trained
+
+    def epochs(
+        self,
+        vector: Vector,
+        data: Examples,
+        settings: TrainSettings,
+        shuffle: np.random.Generator,
+        local: Mapping[str, Vector] | None = None,
+    ) -> Iterator[Trained]:
         """Train by one `partial_fit` for each epoch, over shuffled rows."""
         require_examples(data)
+        _require_own_solver(settings)
         estimator = self._loaded(vector, settings, int(shuffle.integers(2**32)))
-        for _ in range(settings.epochs):
-            order = shuffle.permutation(len(data))
+        for number in count(1):
+            order = epoch_order(data.y, settings.window, shuffle)
             estimator.partial_fit(np.asarray(data.x, np.float64)[order], data.y[order])
-        trained = np.concatenate([a.reshape(-1) for a in _arrays(estimator).values()]).astype(np.float32)
-        return Trained(trained, batches(len(data), settings), self._score(estimator, data).loss)
+            trained = np.concatenate([a.reshape(-1) for a in _arrays(estimator).values()]).astype(np.float32)
+            steps = number * batches(len(data), settings) // settings.epochs
+            yield Trained(trained, steps, self._score(estimator, data).loss)
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Probabilities per class (or predicted values) and the mean loss."""
@@ -107,6 +127,17 @@ class SklearnModel:
         estimator.set_params(**{name: value for name, value in wanted.items() if name in known})
         fitted = _allocate(estimator, self.features, self.classes)
         return fitted
+
+
+def _require_own_solver(settings: TrainSettings) -> None:
+    plain = TrainSettings()
+    for name in ("solver", "proximal", "clip", "keep_momentum", "schedule"):
+        if getattr(settings, name) != getattr(plain, name):
+            raise SettingsError(
+                f"estimators of scikit-learn have their own solver and cannot use '{name}'",
+                where=f"training.{name}",
+                remedy="leave it out, or use a PyTorch model such as logistic or mlp",
+            )
 
 
 def _allocate(estimator: Any, features: int, classes: int | None) -> Any:

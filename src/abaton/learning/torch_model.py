@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count, islice
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,11 @@ from torch import nn
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Examples, Score, Trained, batches, require_examples
+from abaton.learning.dense import dense_network
+from abaton.learning.model import Examples, Score, Trained, Way, batches, require_examples
+from abaton.learning.shuffle import Order, epoch_order
+from abaton.learning.solvers import Solver, rate
+from abaton.learning.threads import one_thread
 from abaton.vectors import Layout, Role, Tensor, Vector
 
 Task = Literal["classes", "value"]
@@ -20,17 +25,6 @@ Task = Literal["classes", "value"]
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _SCORE_BATCH = 1024
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small models train fastest, and come out the same, on one thread; parallel work is done over learners."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -48,14 +42,17 @@ class TorchModel:
     """Any module made by a factory, laid over a flat vector.
 
     The factory is called once for each working copy; all random numbers of its initial weights come from `initial`'s
-    seed. Targets: `classes` for labels 0, 1, …; `value` for a regression.
+    seed. Targets: `classes` for labels 0, 1, …; `value` for a regression. A module made only of dense layers is trained
+    by compiled loops (`dense_network`), any other, or every one if `compiled` is false, by PyTorch's own gradients.
 
     >>> model = TorchModel(lambda: nn.Linear(4, 2))
     >>> [(t.name, t.shape, str(t.role)) for t in model.layout]
     [('weight', (2, 4), 'dense'), ('bias', (2,), 'bias')]
     """
 
-    def __init__(self, factory: Callable[[], nn.Module], *, task: Task = "classes") -> None:
+    def __init__(
+        self, factory: Callable[[], nn.Module], *, task: Task = "classes", compiled: bool = True
+    ) -> None:
         if task not in ("classes", "value"):
             raise SettingsError(f"the task is '{task}'", where="model", remedy="use 'classes' or 'value'")
         self.factory, self.task = factory, task
@@ -69,6 +66,7 @@ class TorchModel:
         self.layout = layout_of(self._module)
         self._flat = torch.zeros(self.layout.size)
         self._gradient = torch.zeros(self.layout.size)
+        self.dense = dense_network(self._module, self.layout, classes=task == "classes") if compiled else None
         self._fresh_local = {name: b.detach().clone() for name, b in self._module.named_buffers()}
         _lay_over(self._parameters, self._flat, self._gradient)
         # Convolutions run about a quarter faster this way on a processor; the vector's order stays as it is.
@@ -81,11 +79,14 @@ class TorchModel:
         vector: Vector = torch.cat(parts).numpy() if parts else self.layout.zeros()
         return vector
 
+    def way(self, data: Examples) -> Way:
+        """Dense networks in threads, since their loops share nothing; other modules in processes."""
+        return "threads" if self.dense is not None and self.dense.takes(data.x) else "processes"
+
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """How many batches training on so many examples takes."""
         return batches(examples, settings)
 
-    @_one_thread()
     def train(
         self,
         vector: Vector,
@@ -94,53 +95,79 @@ class TorchModel:
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
     ) -> Trained:
-        """Train by stochastic gradient descent with momentum (Metis, Eq. 2) on shuffled batches."""
-        require_examples(data)
-        self._load(vector, local)
-        self._module.train()
-        x, y = self._inputs(data), self._targets(data)
-        velocity = torch.zeros_like(self._flat) if settings.momentum else None
-        count, total, loss_sum = 0, len(data), 0.0
-        with _seeded(int(shuffle.integers(2**63))):  # dropout layers draw from torch's own generator
-            for _ in range(settings.epochs):
-                loss_sum = 0.0
-                order = torch.from_numpy(shuffle.permutation(total))
-                for rows in torch.split(order, settings.batch_size):
-                    loss_sum += self._descend(x[rows], y[rows], settings, velocity) * len(rows)
-                    count += 1
-        kept = {name: b.detach().float().numpy().copy() for name, b in self._module.named_buffers()}
-        return Trained(self._flat.numpy().copy(), count, loss_sum / total, kept)
+        """Train for the epochs that the settings say."""
+        *_, trained = islice(self.epochs(vector, data, settings, shuffle, local), settings.epochs)
+        return trained
 
-    @_one_thread()
+    def epochs(
+        self,
+        vector: Vector,
+        data: Examples,
+        settings: TrainSettings,
+        shuffle: np.random.Generator,
+        local: Mapping[str, Vector] | None = None,
+    ) -> Iterator[Trained]:
+        """Train epoch by epoch, for as long as the caller asks for the next one."""
+        require_examples(data)
+        model = self.layout.check(vector, whose="the model").copy()
+        solver = Solver.begin(settings, vector, local)
+        seed = int(shuffle.integers(2**63))  # dropout layers draw from torch's own generator
+        dense = self.dense if self.dense is not None and self.dense.takes(data.x) else None
+        kept = dict(local or {})
+        for number in count():
+            order, eta = epoch_order(data.y, settings.window, shuffle), rate(settings, number)
+            with one_thread():
+                if dense is not None:
+                    loss = dense.epoch(model, data, order, solver, eta)
+                else:
+                    with _seeded((seed + number) % 2**63):
+                        loss, kept = self._epoch(model, data, order, solver, eta, kept)
+            steps = (number + 1) * -(-len(data) // settings.batch_size)
+            yield Trained(model.copy(), steps, loss, {**self._statistics(kept), **solver.kept()})
+
+    def _epoch(
+        self,
+        model: Vector,
+        data: Examples,
+        order: Order,
+        solver: Solver,
+        eta: float,
+        local: Mapping[str, Vector],
+    ) -> tuple[float, dict[str, Vector]]:
+        """One epoch by PyTorch's gradients; other learners may have used the module since the last one."""
+        self._load(model, local)
+        self._module.train()
+        x, y = torch.from_numpy(np.ascontiguousarray(data.x)), self._targets(data)
+        weights, slope, total = self._flat.numpy(), self._gradient.numpy(), 0.0
+        for rows in torch.split(torch.from_numpy(order), solver.settings.batch_size):
+            self._gradient.zero_()
+            loss = self._loss(self._module(self._images_last(x[rows])), y[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            solver.apply(weights, slope, eta)
+            total += float(loss.detach()) * len(rows)
+        model[:] = weights
+        kept = {name: b.detach().float().numpy().copy() for name, b in self._module.named_buffers()}
+        return total / len(data), kept
+
+    def _statistics(self, local: Mapping[str, Vector]) -> dict[str, Vector]:
+        return {name: local[name] for name in self._fresh_local if name in local}
+
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Probabilities per class (or predicted values) and the mean loss."""
         require_examples(data)
+        with one_thread(), torch.inference_mode():
+            output = self._outputs(vector, data, local)
+            loss = float(self._loss(output, self._targets(data)))
+            said = output.softmax(1) if self.task == "classes" else output.reshape(len(data))
+        return Score(loss, said.numpy())
+
+    def _outputs(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None) -> torch.Tensor:
+        if self.dense is not None and self.dense.takes(data.x):
+            return torch.from_numpy(self.dense.outputs(self.layout.check(vector, whose="the model"), data.x))
         self._load(vector, local)
         self._module.eval()
-        outputs, loss = [], 0.0
-        with torch.inference_mode():
-            for x, y in zip(
-                torch.split(self._inputs(data), _SCORE_BATCH),
-                torch.split(self._targets(data), _SCORE_BATCH),
-                strict=True,
-            ):
-                output = self._module(x)
-                loss += float(self._loss(output, y)) * len(x)
-                outputs.append(output.softmax(1) if self.task == "classes" else output.reshape(len(x)))
-        return Score(loss / len(data), torch.cat(outputs).numpy())
-
-    def _descend(
-        self, x: torch.Tensor, y: torch.Tensor, settings: TrainSettings, velocity: torch.Tensor | None
-    ) -> float:
-        self._gradient.zero_()
-        loss = self._loss(self._module(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        direction = self._gradient
-        if velocity is not None:
-            direction = velocity.mul_(settings.momentum).add_(self._gradient)
-        with torch.no_grad():
-            self._flat.add_(direction, alpha=-settings.learning_rate)
-        return float(loss.detach())
+        inputs = torch.from_numpy(np.ascontiguousarray(data.x))
+        return torch.cat([self._module(self._images_last(x)) for x in torch.split(inputs, _SCORE_BATCH)])
 
     def _loss(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if self.task == "classes":
@@ -154,8 +181,7 @@ class TorchModel:
                 torch.from_numpy(local[name]) if local and name in local else self._fresh_local[name]
             )
 
-    def _inputs(self, data: Examples) -> torch.Tensor:
-        x = torch.from_numpy(np.ascontiguousarray(data.x))
+    def _images_last(self, x: torch.Tensor) -> torch.Tensor:
         return x.contiguous(memory_format=torch.channels_last) if self._images and x.ndim == 4 else x
 
     def _targets(self, data: Examples) -> torch.Tensor:

@@ -71,7 +71,7 @@ def store(build: Any, value: Any, address: Any, offset: Any = 0) -> None:
 
 
 def multiply_add(build: Any, one: Any, other: Any, summand: Any) -> Any:
-    """one·other + summand, fused where the processor can; only for factors that make both the same."""
+    """Make one·other + summand, fused where the processor can; only for factors that make both the same."""
     kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
     call = tools.get_or_insert_function(build.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
     return build.call(call, [one, other, summand])

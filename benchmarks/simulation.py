@@ -1,0 +1,170 @@
+"""Rounds a second of one small federation under Abaton, a plain PyTorch loop, pfl-research and Flower's simulation.
+
+The table job: 100 learners with 180 examples each, 10 a round, a 64-32-10 network, one epoch of batches of 32, the same
+data, first weights and settings for all (`peers/job.py`); who takes part and how data is shuffled are drawn by each in
+its own way. Abaton's row is its crew: training, encoding to payloads, decoding and averaging. Starting up, compiling
+and the first rounds are not timed for anyone. Everybody's PyTorch gets one thread: two slow such small models down.
+
+The image job: the convolutional network of the SSTC paper, batches of 16, eight learners a round. Abaton's row is again
+the whole crew; the plain loops only train, keep no learner apart and send nothing: one on two threads, one as two
+processes with one thread each that share nothing. Samples a second, all on both cores.
+
+Peers are not installed with Abaton: name an interpreter that has them by ABATON_PEER_PFL and ABATON_PEER_FLOWER.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abaton.bench import Measure, at_least
+from abaton.codecs import parse
+from abaton.control import TrainSettings
+from abaton.control.draw import round_key
+from abaton.learning import Crew, Examples, Job, Learner, mlp, sstc_cnn
+
+PEERS = Path(__file__).parent / "peers"
+ROUNDS, PLAIN_ROUNDS, FLOWER_ROUNDS, REPEATS = 300, 40, 20, 3
+IMAGE_LEARNERS, IMAGE_EXAMPLES = 8, 160
+
+
+def run() -> list[Measure]:
+    """Both jobs, each side alternating, the best of several."""
+    return [*_tables(), *_images()]
+
+
+def _tables() -> list[Measure]:
+    rates: dict[str, float] = {}
+    right: dict[str, float] = {}
+
+    def better(name: str, rate: float, accuracy: float) -> None:
+        rates[name], right[name] = max(rates.get(name, 0.0), rate), accuracy
+
+    for repeat in range(REPEATS):
+        better("Abaton", *_crew())
+        made = _peer(sys.executable, "plain.py", "table", str(PLAIN_ROUNDS))
+        better("plain loop", PLAIN_ROUNDS / made["seconds"], made["accuracy"])
+        if pfl := os.environ.get("ABATON_PEER_PFL"):
+            made = _peer(pfl, "pfl_research.py", str(PLAIN_ROUNDS))
+            better(f"pfl-research {made['version']}", PLAIN_ROUNDS / made["seconds"], made["accuracy"])
+        if (flower := os.environ.get("ABATON_PEER_FLOWER")) and repeat < 2:
+            made = _peer(flower, "flower_simulation.py", str(FLOWER_ROUNDS))
+            better(f"Flower {made['version']} simulation", FLOWER_ROUNDS / made["seconds"], made["accuracy"])
+    rows = [Measure(f"table job, {name}", rate, "rounds/s") for name, rate in rates.items()]
+    rows += [
+        Measure(f"table job, {name}, held-out accuracy", share, "share") for name, share in right.items()
+    ]
+    limits = {"pfl-research": 15.0, "Flower": 100.0}
+    for peer, limit in limits.items():
+        name = next((name for name in rates if name.startswith(peer)), None)
+        if name is None:
+            variable = f"ABATON_PEER_{peer.partition('-')[0].upper()}"
+            rows.append(Measure(f"table job against {peer}: absent, set {variable}", float("nan"), "x"))
+        else:
+            rows.append(at_least(f"table job against {name}", rates["Abaton"] / rates[name], limit, "x"))
+    rows.append(Measure("table job against the plain loop", rates["Abaton"] / rates["plain loop"], "x"))
+    return rows
+
+
+def _crew() -> tuple[float, float]:
+    job = _job()
+    model, codec = mlp(features=job.FEATURES, classes=job.CLASSES, hidden=(job.HIDDEN,)), parse("raw")
+    data = job.sites()[: job.LEARNERS]
+    learners = {f"learner{i:03}": Learner(f"learner{i:03}", model, Examples(*d), codec, job.SEED)
+                for i, d in enumerate(data)}  # fmt: skip
+    names, settings = list(learners), TrainSettings(batch_size=job.BATCH, learning_rate=job.RATE)
+    vector = np.concatenate([a.reshape(-1) for a in job.initial()])
+    first = vector.copy()
+    with Crew(learners) as crew:
+        for rounds in (3, ROUNDS):  # three to warm up
+            vector = first.copy()
+            start = time.perf_counter()
+            for version, chosen in enumerate(job.chosen(rounds)):
+                jobs = [Job(names[i], f"{version}/{i}", version, vector, settings) for i in chosen]
+                total = codec.accumulator(model.layout, round_key(job.SEED, version))
+                for each, update in zip(jobs, crew.train(jobs), strict=True):
+                    total.add(update.payload, 1.0, each.learner)
+                vector = vector + total.mean()
+            seconds = time.perf_counter() - start
+    arrays = list(model.layout.views(vector).values())
+    return ROUNDS / seconds, job.accuracy(arrays)
+
+
+def _images() -> list[Measure]:
+    rng = np.random.default_rng(0)
+    model, codec = sstc_cnn(), parse("raw")
+    data = Examples(
+        rng.normal(size=(IMAGE_EXAMPLES, 1, 28, 28)).astype(np.float32), rng.integers(0, 62, IMAGE_EXAMPLES)
+    )
+    learners = {f"learner{i}": Learner(f"learner{i}", model, data, codec, 0) for i in range(IMAGE_LEARNERS)}
+    settings = TrainSettings(batch_size=16, learning_rate=0.1)
+    start = model.initial(0)
+    ours, threads, processes = 0.0, 0.0, 0.0
+    with Crew(learners) as crew:
+        jobs = [Job(name, "warm", 0, start, settings) for name in learners]
+        crew.train(jobs)
+        for _ in range(REPEATS):
+            before = time.perf_counter()
+            crew.train(jobs)
+            samples = IMAGE_LEARNERS * IMAGE_EXAMPLES
+            ours = max(ours, samples / (time.perf_counter() - before))
+            threads = max(threads, _plain_images(processes=1, threads=2))
+            processes = max(processes, _plain_images(processes=2, threads=1))
+    return [
+        Measure("image job, Abaton", ours, "samples/s"),
+        Measure("image job, plain loop on two threads", threads, "samples/s"),
+        Measure("image job, plain loop in two processes", processes, "samples/s"),
+        at_least("image job against the plain loop on two threads", ours / threads, 0.9, "x"),
+        at_least("image job against the plain loop in two processes", ours / processes, 0.9, "x"),
+    ]
+
+
+def _plain_images(*, processes: int, threads: int) -> float:
+    learners = IMAGE_LEARNERS // processes
+    words = [sys.executable, str(PEERS / "plain.py"), "images", learners, IMAGE_EXAMPLES, threads]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen([str(word) for word in words], **pipes) for _ in range(processes)]  # type: ignore[call-overload]
+    time.sleep(4)  # until all have made their data and wait
+    for one in running:
+        one.stdin.write("\n")
+        one.stdin.flush()
+    seconds = max(json.loads(one.communicate()[0])["seconds"] for one in running)
+    return float(IMAGE_LEARNERS * IMAGE_EXAMPLES / seconds)
+
+
+def _peer(python: str, script: str, *words: str) -> dict[str, Any]:
+    """Run a peer's script with its own interpreter and read the last line it prints."""
+    with tempfile.TemporaryDirectory() as home:
+        environment = {
+            "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": home,
+            "FLWR_HOME": home,
+            "OMP_NUM_THREADS": "1",
+        }
+        done = subprocess.run(
+            [python, str(PEERS / script), *words],
+            env=environment,
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    made: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return made
+
+
+def _job() -> Any:
+    sys.path.insert(0, str(PEERS))
+    try:
+        import job
+    finally:
+        sys.path.remove(str(PEERS))
+    return job

@@ -1,0 +1,168 @@
+"""A crew: many learners trained at once on this machine, all its cores busy, each answer as if trained alone.
+
+The way is chosen by the model: networks of dense layers train in threads, by compiled loops that let go of Python's
+lock; other PyTorch modules in processes with one thread each (`pool`); anything else one after the other. In every way
+a learner's update depends on its own task alone, to the bit: not on who else is in the crew, on the number of workers,
+or on which of them is done first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+from abaton.errors import AbatonError, SettingsError
+from abaton.learning.learner import Learner, Update
+from abaton.learning.model import Way
+from abaton.learning.pool import Job, Pool
+
+
+class CrewError(AbatonError):
+    """Some learners of a crew could not train; the others did.
+
+    Attributes:
+        failures: what went wrong, by learner.
+        updates: the updates of all jobs in order; nothing in place of those that failed.
+    """
+
+    def __init__(self, failures: Mapping[str, AbatonError], updates: Sequence[Update | None]) -> None:
+        self.failures, self.updates = dict(failures), list(updates)
+        first = next(iter(failures.values()))
+        others = f" (and {len(failures) - 1} other learners)" if len(failures) > 1 else ""
+        super().__init__(f"{first.what}{others}", where=first.where, remedy=first.remedy)
+
+
+class Crew:
+    """Trains several learners at once.
+
+    Args:
+        learners: who may be given a job, by name; processes see the examples they have at the first job.
+        workers: how many learners train at the same time; as many as there are cores if not given.
+
+    >>> import numpy as np
+    >>> from abaton.codecs import parse
+    >>> from abaton.control import TrainSettings
+    >>> from abaton.learning import Examples, logistic
+    >>> model, codec = logistic(features=2), parse("raw")
+    >>> data = Examples(np.eye(2, dtype=np.float32), np.array([0, 1]))
+    >>> learners = {name: Learner(name, model, data, codec, seed=1) for name in ("north", "south")}
+    >>> jobs = [Job(name, "task 1", 0, model.initial(0), TrainSettings(epochs=2)) for name in learners]
+    >>> with Crew(learners) as crew:
+    ...     [update.steps for update in crew.train(jobs)]
+    [2, 2]
+    """
+
+    def __init__(self, learners: Mapping[str, Learner], *, workers: int | None = None) -> None:
+        self._workers = _cores() if workers is None else workers
+        if self._workers < 1:
+            raise SettingsError(f"workers is {workers}", where="crew", remedy="use at least 1")
+        self._learners = learners
+        self._threads: ThreadPoolExecutor | None = None
+        self._pool: Pool | None = None
+
+    def train(self, jobs: Sequence[Job]) -> list[Update]:
+        """The updates of all jobs, in order; if some fail the others are still done, and the error holds them."""
+        for name, given in Counter(job.learner for job in jobs).items():
+            self._check(name, given)
+        answers: dict[int, Update | AbatonError] = {}
+        ways: dict[Way, list[int]] = {"threads": [], "processes": [], "here": []}
+        for i, job in enumerate(jobs):
+            ways[self.way(job.learner)].append(i)
+        self._train_in_processes(jobs, ways["processes"], answers)
+        self._train_in_threads(jobs, ways["threads"], answers)
+        for i in ways["here"]:
+            answers[i] = self._train_one(jobs[i])
+        failures = {jobs[i].learner: a for i, a in sorted(answers.items()) if isinstance(a, AbatonError)}
+        updates = [a if isinstance(a := answers[i], Update) else None for i in range(len(jobs))]
+        if failures:
+            raise CrewError(failures, updates)
+        return [update for update in updates if update is not None]
+
+    def way(self, learner: str) -> Way:
+        """How a learner is trained: in `threads`, in `processes`, or `here`, one after the other."""
+        one = self._learners[learner]
+        return one.model.way(one.examples) if self._workers > 1 else "here"
+
+    def close(self) -> None:
+        """End the crew's threads and processes."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        self._threads = None
+        self._end_processes()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check(self, name: str, given: int) -> None:
+        if name not in self._learners:
+            raise SettingsError(
+                f"there is no learner '{name}' in the crew", remedy="name one of its learners"
+            )
+        if given > 1:
+            raise SettingsError(
+                f"learner '{name}' has {given} jobs at once", remedy="give it the next when one is done"
+            )
+        if not len(self._learners[name].examples):
+            raise SettingsError(
+                f"learner '{name}' has no examples",
+                remedy="check the site's cohort with 'abaton site check', or leave the learner out",
+            )
+
+    def _train_one(self, job: Job) -> Update | AbatonError:
+        try:
+            return self._learners[job.learner].train(job.task, job.version, job.start, job.settings)
+        except AbatonError as error:
+            return error
+
+    def _train_in_threads(
+        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+    ) -> None:
+        if not chosen:
+            return
+        from abaton.learning.threads import one_thread
+
+        waiting = iter(chosen)  # shared: whoever is free takes the next
+
+        def work() -> None:
+            for i in waiting:
+                answers[i] = self._train_one(jobs[i])
+
+        with one_thread():
+            helpers = min(self._workers, len(chosen)) - 1
+            if helpers and self._threads is None:
+                self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-crew")
+            busy = [self._threads.submit(work) for _ in range(helpers)] if self._threads else []
+            work()
+            for helper in busy:
+                helper.result()
+
+    def _train_in_processes(
+        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+    ) -> None:
+        if not chosen:
+            return
+        if self._pool is not None and not all(jobs[i].learner in self._pool.known for i in chosen):
+            self._end_processes()  # someone has joined since they were made
+        if self._pool is None:
+            self._pool = Pool(self._learners, workers=self._workers)
+        try:
+            done = self._pool.train([jobs[i] for i in chosen])
+        except BaseException:
+            self._end_processes()  # answers that nobody waits for go with them
+            raise
+        answers.update(zip(chosen, done, strict=True))
+
+    def _end_processes(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

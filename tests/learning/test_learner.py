@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from abaton.codecs import parse
+from abaton.control import TrainSettings
+from abaton.learning import Examples, Learner, mlp
+
+MODEL = mlp(features=6, classes=3, hidden=(8,))
+SETTINGS = TrainSettings(epochs=3, batch_size=8, momentum=0.9, keep_momentum=True)
+
+
+def data(count: int, seed: int = 0) -> Examples:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 6)).astype(np.float32)
+    return Examples(x, (x[:, 0] > 0).astype(np.int64))
+
+
+def learner(**more) -> Learner:
+    return Learner("north", MODEL, data(40), parse("raw"), seed=3, **more)
+
+
+def test_a_fixed_number_of_epochs_is_the_same_as_asking_after_each():
+    start = MODEL.initial(0)
+    expected = [learner().train("t1", 0, start, SETTINGS)]
+    asked = learner(validation=data(10, seed=1))
+    *_, last = islice(asked.train_epochs("t1", start, SETTINGS), SETTINGS.epochs)
+    assert [asked.send(0, start, last.trained).payload] == [update.payload for update in expected]
+    assert last.number == 3
+
+
+def test_training_can_be_stopped_by_its_validation_loss():
+    start, held_out = MODEL.initial(0), data(30, seed=1)
+    one = learner(validation=held_out)
+    losses = []
+    for epoch in one.train_epochs("t1", start, SETTINGS):
+        losses.append(epoch.validation_loss)
+        assert epoch.validation_loss == MODEL.score(epoch.trained.vector, held_out).loss
+        if len(losses) > 1 and losses[-1] > 0.9 * losses[-2]:
+            break
+    assert len(losses) > 3, "more epochs than the settings say, if asked for"
+    assert losses[0] > losses[-1]
+    assert one.send(0, start, epoch.trained).steps == 5 * len(losses)
+
+
+def test_nothing_is_kept_of_epochs_that_are_not_sent():
+    start, one = MODEL.initial(0), learner()
+    next(one.train_epochs("t1", start, SETTINGS))
+    assert one.forgetful
+    assert np.isnan(next(one.train_epochs("t1", start, SETTINGS)).validation_loss)
+
+
+def test_what_is_kept_can_be_moved_to_another_life():
+    start, one = MODEL.initial(0), learner()
+    one.train("t1", 0, start, SETTINGS)
+    assert sorted(one.kept) == ["model/solver.first", "model/solver.second", "model/solver.steps"]
+    other = learner()
+    other.restore({name: values.copy() for name, values in one.kept.items()})
+    assert other.train("t2", 1, start, SETTINGS) == one.train("t2", 1, start, SETTINGS)
+    assert learner().train("t2", 1, start, SETTINGS) != one.train("t2", 1, start, SETTINGS)
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_the_same_task_gives_the_same_update(window):
+    settings = TrainSettings(epochs=2, batch_size=8, window=window)
+    first, again = (learner().train("t1", 0, MODEL.initial(0), settings) for _ in range(2))
+    assert first == again != learner().train("t2", 0, MODEL.initial(0), settings)
