@@ -22,6 +22,7 @@ MAY_USE = {
     "records": {"errors"},
     "store": {"errors"},
     "governance": {"errors", "canonical", "records", "store"},
+    "report": {"errors", "store"},
     "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
 }
 

@@ -1,6 +1,33 @@
-"""Experiments: cohorts, heterogeneity, and runs that can be repeated from a recipe."""
+"""Experiments: cohorts, data sets, partitions, heterogeneity, and runs that can be repeated from a recipe."""
 
 from abaton.lab.cohort import cohort
+from abaton.lab.datasets import DataSet, load
+from abaton.lab.environment import Environment, Group, deal, heterogeneous, homogeneous
 from abaton.lab.experiment import Experiment, build, resume, simulate, start
+from abaton.lab.images import Preparation
+from abaton.lab.partition import Partition, by_group, partition
+from abaton.lab.sites import Split, sites
+from abaton.lab.validation import stratified
 
-__all__ = ["Experiment", "build", "cohort", "resume", "simulate", "start"]
+__all__ = [
+    "DataSet",
+    "Environment",
+    "Experiment",
+    "Group",
+    "Partition",
+    "Preparation",
+    "Split",
+    "build",
+    "by_group",
+    "cohort",
+    "deal",
+    "heterogeneous",
+    "homogeneous",
+    "load",
+    "partition",
+    "resume",
+    "simulate",
+    "sites",
+    "start",
+    "stratified",
+]

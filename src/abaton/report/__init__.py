@@ -1,5 +1,6 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
+from abaton.report.partition import partition_figure
 from abaton.report.privacy import (
     Checks,
     Consents,
@@ -26,6 +27,7 @@ __all__ = [
     "Signature",
     "StudyFacts",
     "inputs_from",
+    "partition_figure",
     "privacy_page",
     "privacy_report",
 ]

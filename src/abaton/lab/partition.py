@@ -1,0 +1,252 @@
+"""Who holds which rows: the data environments of the Metis paper for any labelled data set.
+
+A partition names rows, it never holds data. Invariants: (1) every row is used at most once; (2) learners come in
+descending order of size, except those that nature made; (3) sizes and numbers of classes are exactly those asked for,
+or a SettingsError says what is in the way; (4) a learner's rows lie in order of class, as the original experiments left
+them: whoever trains on them decides how they are shuffled, and that decides a lot (see docs/lab.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.errors import SettingsError
+from abaton.lab.classes import parse_classes
+from abaton.lab.filling import fill
+from abaton.lab.sizes import Counts, sizes
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Which rows of a data set each learner holds.
+
+    Attributes:
+        learners: the learners' names.
+        rows: for each learner, the numbers of its rows.
+        classes: the names of the classes, in the order of the columns of `counts`.
+        counts: how many rows of each class each learner has.
+        form: in words, how it was made.
+    """
+
+    learners: tuple[str, ...]
+    rows: tuple[Rows, ...]
+    classes: tuple[str, ...]
+    counts: Counts
+    form: str
+
+    def __post_init__(self) -> None:
+        used = np.concatenate([np.empty(0, np.int64), *self.rows])
+        fits = (
+            len(set(self.learners)) == len(self.learners) == len(self.rows)
+            and self.counts.shape == (len(self.learners), len(self.classes))
+            and self.counts.min(initial=0) >= 0
+            and self.counts.sum(1).tolist() == [len(rows) for rows in self.rows]
+            and len(np.unique(used)) == len(used)
+            and used.min(initial=0) >= 0
+        )
+        if not fits:
+            raise SettingsError(
+                "a partition names a row twice, or its counts do not belong to its rows",
+                where="partition",
+                remedy="make it again with 'abaton lab partition'",
+            )
+
+    def __len__(self) -> int:
+        return len(self.learners)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Partition) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def sizes(self) -> Counts:
+        """How many rows each learner has."""
+        made: Counts = self.counts.sum(1)
+        return made
+
+    def by_size(self) -> tuple[str, ...]:
+        """The learners' names, the largest first; learners of the same size keep their order."""
+        return tuple(self.learners[k] for k in np.argsort(-self.sizes, kind="stable"))
+
+    @property
+    def digest(self) -> str:
+        """A name for exactly this partition: learners, rows and classes."""
+        made = hashlib.sha256("\x1f".join((*self.learners, "", *self.classes)).encode())
+        for rows, counts in zip(self.rows, self.counts, strict=True):
+            made.update(np.int64(len(rows)).tobytes() + rows.astype("<i8").tobytes())
+            made.update(counts.astype("<i8").tobytes())
+        return made.hexdigest()
+
+    def table(self) -> list[dict[str, Any]]:
+        """One line a learner: name, examples, number of classes, and the examples of each class it holds."""
+        return [
+            {
+                "learner": name,
+                "examples": int(counts.sum()),
+                "classes": int((counts > 0).sum()),
+                "counts": {self.classes[j]: int(counts[j]) for j in np.flatnonzero(counts)},
+            }
+            for name, counts in zip(self.learners, self.counts, strict=True)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that JSON can keep; `Partition.from_json` gives the same partition back."""
+        return {
+            "form": self.form,
+            "classes": list(self.classes),
+            "learners": [
+                {"name": name, "counts": counts.tolist(), "rows": rows.tolist()}
+                for name, counts, rows in zip(self.learners, self.counts, self.rows, strict=True)
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Partition:
+        """The partition that `to_json` wrote."""
+        try:
+            learners, classes = data["learners"], tuple(str(name) for name in data["classes"])
+            counts = np.array([row["counts"] for row in learners], dtype=np.int64)
+            return cls(
+                tuple(str(row["name"]) for row in learners),
+                tuple(_whole_numbers(row["rows"]) for row in learners),
+                classes,
+                counts.reshape(len(learners), len(classes)),
+                str(data["form"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise SettingsError(
+                "this is not a partition",
+                where="partition",
+                remedy="make it again with 'abaton lab partition --json'",
+            ) from error
+
+
+def partition(
+    labels: NDArray[Any],
+    *,
+    learners: int,
+    rng: np.random.Generator,
+    sizes_as: str = "uniform",
+    classes_as: str = "IID",
+    rows: int | None = None,
+) -> Partition:
+    """Deal the rows of a labelled data set to learners.
+
+    Args:
+        labels: the class of each row.
+        learners: how many learners there are.
+        rng: decides which rows and classes go where; the same generator gives the same partition.
+        sizes_as: uniform, skewed, power-law or power-law-true (see `abaton.lab.sizes`).
+        classes_as: IID, Non-IID(x), Non-IID(8x1,4x1,3x8) or Dirichlet(alpha) (see `abaton.lab.classes`).
+        rows: how many rows to use at most; all if not given.
+
+    >>> made = partition(np.arange(1000) % 10, learners=10, rng=np.random.default_rng(1990),
+    ...                  sizes_as="power-law", classes_as="Non-IID(3x8)")
+    >>> made.sizes.tolist(), (made.counts > 0).sum(1).tolist()
+    ([339, 226, 151, 100, 67, 45, 30, 20, 13, 9], [8, 4, 3, 3, 3, 3, 3, 3, 3, 3])
+    """
+    names, codes, supply = _classes(labels)
+    if rows is not None and not 0 < rows <= len(codes):
+        raise SettingsError(
+            f"rows is {rows}, but the data has {len(codes)}",
+            where="partition",
+            remedy=f"use a number from 1 to {len(codes)}",
+        )
+    amounts = sizes(sizes_as, learners, len(codes) if rows is None else rows)
+    power_law = sizes_as.strip().lower().startswith("power-law")
+    form = parse_classes(classes_as, learners=learners, classes=len(names), power_law=power_law)
+    counts = fill(amounts, form, supply, rng)
+    width = len(str(learners))
+    return Partition(
+        tuple(f"learner-{k + 1:0{width}}" for k in range(learners)),
+        _deal(counts, codes, rng),
+        names,
+        counts,
+        f"{sizes_as} sizes, {form}",
+    )
+
+
+def by_group(
+    labels: NDArray[Any],
+    groups: NDArray[Any],
+    *,
+    minimum: int = 1,
+    learners: int | None = None,
+    rng: np.random.Generator | None = None,
+) -> Partition:
+    """Deal rows as nature did: each writer, hospital or role is a learner.
+
+    Args:
+        labels: the class of each row.
+        groups: the writer, hospital or role of each row.
+        minimum: groups with fewer rows are left out.
+        learners: how many groups take part, drawn with `rng`; all if not given.
+        rng: needed if `learners` is given.
+
+    >>> by_group(np.array([0, 1, 1]), np.array(["kos", "athens", "kos"])).learners
+    ('athens', 'kos')
+    """
+    names, codes, _ = _classes(labels)
+    if len(groups) != len(codes):
+        raise SettingsError(
+            f"there are {len(codes)} labels but {len(groups)} groups",
+            where="partition",
+            remedy="give each row exactly one group",
+        )
+    found, place, count = np.unique(groups, return_inverse=True, return_counts=True)
+    chosen = np.flatnonzero(count >= minimum)
+    if len(chosen) < max(2, learners or 0):
+        raise SettingsError(
+            f"only {len(chosen)} of {len(found)} groups have {minimum} or more examples",
+            where="partition",
+            remedy=f"ask for fewer learners than {learners}" if learners else "lower the minimum",
+        )
+    if learners is not None:
+        if learners < 2 or rng is None:
+            raise SettingsError(
+                f"learners is {learners}", where="partition", remedy="use 2 or more, and give a generator"
+            )
+        chosen = np.sort(rng.choice(chosen, learners, replace=False))
+    order = np.argsort(place, kind="stable")
+    parts = np.split(order, np.cumsum(count)[:-1])
+    rows = tuple(parts[g].astype(np.int64) for g in chosen)
+    counts = np.stack([np.bincount(codes[part], minlength=len(names)) for part in rows])
+    return Partition(tuple(str(found[g]) for g in chosen), rows, names, counts, "natural groups")
+
+
+def _deal(counts: Counts, codes: Rows, rng: np.random.Generator) -> tuple[Rows, ...]:
+    """Rows of each class in random order, cut as the counts say; each learner's rows in order of class."""
+    parts: list[list[Rows]] = [[] for _ in counts]
+    for j in range(counts.shape[1]):
+        shuffled = rng.permutation(np.flatnonzero(codes == j))
+        ends = np.cumsum(counts[:, j])
+        for k in np.flatnonzero(counts[:, j]):
+            parts[k].append(np.sort(shuffled[ends[k] - counts[k, j] : ends[k]]))
+    return tuple(np.concatenate(part).astype(np.int64) for part in parts)
+
+
+def _classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], Rows, Counts]:
+    if labels.ndim != 1 or not len(labels) or labels.dtype.kind == "f":
+        raise SettingsError(
+            f"labels have shape {labels.shape} and type {labels.dtype}",
+            where="partition",
+            remedy="give one whole number or name for each row",
+        )
+    found, codes, supply = np.unique(labels, return_inverse=True, return_counts=True)
+    return tuple(str(name) for name in found), codes.astype(np.int64), supply.astype(np.int64)
+
+
+def _whole_numbers(values: Sequence[int]) -> Rows:
+    if not all(type(value) is int for value in values):
+        raise ValueError("rows are whole numbers")
+    return np.array(values, dtype=np.int64)

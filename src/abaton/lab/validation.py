@@ -1,0 +1,69 @@
+"""A learner's own validation set: a small share of each class, set aside so that others' models can be judged on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.errors import SettingsError
+from abaton.lab.sizes import apportion
+
+Rows = NDArray[np.int64]
+
+
+def stratified(
+    labels: NDArray[Any],
+    rows: Rows,
+    *,
+    rng: np.random.Generator,
+    share: float = 0.05,
+    learner: str = "",
+) -> tuple[Rows, Rows]:
+    """Split a learner's rows into those to train on and those to validate on, class by class.
+
+    Every class gives the same share, as whole numbers allow it, and keeps at least one example for training; so a
+    class with a single example goes to training. There is at least one validation example, or an error that names
+    the learner.
+
+    Args:
+        labels: the classes of all rows of the data set.
+        rows: the learner's rows.
+        rng: decides which examples of a class are set aside.
+        share: how much is set aside; the paper uses 5 %.
+        learner: whose rows they are, for the error.
+
+    >>> train, validation = stratified(np.array([0] * 40 + [1] * 60), np.arange(100), rng=np.random.default_rng(0))
+    >>> len(train), np.sort(np.array([0] * 40 + [1] * 60)[validation]).tolist()
+    (95, [0, 0, 1, 1, 1])
+    """
+    check_share(share)
+    found, codes, count = np.unique(labels[rows], return_inverse=True, return_counts=True)
+    room = count - 1
+    wanted = max(1, round(share * len(rows)))
+    if not room.sum():
+        raise SettingsError(
+            f"{len(rows)} examples of {len(found)} classes are too few for a stratified validation set",
+            where=f"learner '{learner}'",
+            remedy="give it two examples of a class or more, leave it out, or weigh by examples instead of by DVW",
+        )
+    taken = np.minimum(apportion(count.astype(np.float64), wanted), room)
+    while taken.sum() < min(wanted, room.sum()):
+        # What classes of one example could not give, the classes that lag furthest behind their share give.
+        lag = np.where(taken < room, count * share - taken, -np.inf)
+        taken[int(lag.argmax())] += 1
+    aside = np.zeros(len(rows), dtype=bool)
+    for j in np.flatnonzero(taken):
+        aside[rng.permutation(np.flatnonzero(codes == j))[: taken[j]]] = True
+    return rows[~aside], rows[aside]
+
+
+def check_share(share: float) -> None:
+    """Refuse a share that leaves nothing to train on or nothing to validate on."""
+    if not 0 < share < 1:
+        raise SettingsError(
+            f"the share of validation examples is {share}",
+            where="validation",
+            remedy="use a number between 0 and 1, like 0.05",
+        )

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from abaton.cli import main
+from abaton.lab import Partition
+
+
+@pytest.fixture
+def lab(monkeypatch, capsys):
+    """Run `abaton lab` in this process, as the command does."""
+
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.delenv("ABATON_DATA", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["abaton", "lab", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(words, left.value.code or 0, printed.out, printed.err)
+
+    return run
+
+
+def test_a_partition_is_shown_saved_and_drawn(lab, tmp_path):
+    words = ["partition", "--learners", "10", "--sizes", "power-law", "--classes", "Non-IID(3x8)"]
+    files = ["--save", str(tmp_path / "p.json"), "--figure", str(tmp_path / "p.html")]
+    done = lab(*words, *files, "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["form"] == "power-law sizes, Non-IID(8x1,4x1,3x8)"
+    assert [line["classes"] for line in made["learners"]] == [8, 4] + [3] * 8
+    assert [line["group"] for line in made["learners"]] == ["fast", "slow"] * 5
+    assert sum(line["examples"] for line in made["learners"]) == made["used"] == 4000
+    saved = Partition.from_json(json.loads((tmp_path / "p.json").read_text()))
+    assert saved.digest == made["digest"]
+    assert "plotly" in (tmp_path / "p.html").read_text()
+    table = lab(*words)
+    assert "learner-01" in table.stdout
+    assert made["digest"][:12] in table.stderr
+    other = lab(*words, "--seed", "7", "--json")
+    assert json.loads(other.stdout)["digest"] != made["digest"]
+
+
+def test_natural_groups_and_own_tables(lab, tmp_path):
+    rows = "".join(f"{i},{('kos', 'athens', 'trikala')[i % 3]},{i % 2}\n" for i in range(60))
+    (tmp_path / "mine.csv").write_text("age,site,ill\n" + rows)
+    mine = ["partition", "--data", str(tmp_path / "mine.csv"), "--label", "ill"]
+    done = lab(*mine, "--natural", "--group", "site", "--json")
+    assert [line["learner"] for line in json.loads(done.stdout)["learners"]] == ["athens", "kos", "trikala"]
+    refused = lab(*mine, "--natural")
+    assert refused.returncode == 2
+    assert "--group" in refused.stderr
+    assert lab(*mine, "--natural", "--group", "site", "--sizes", "skewed").returncode == 2
+
+
+def test_the_list_of_sets_says_what_is_missing(lab, tmp_path):
+    rows = json.loads(lab("data", "--json", ABATON_DATA=str(tmp_path)).stdout)
+    assert {row["set"]: row["available"] for row in rows}["synthetic"] is True
+    assert {row["set"]: row["missing"] for row in rows}["cifar10_20k"] == ["vision/cifar10_20k.npz"]
+    done = lab("data")
+    assert "mnist_by_writer" in done.stdout
+    assert "ABATON_DATA" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--data", "cifar10_20k"], "vision/cifar10_20k.npz"),
+        (["--data", "nonsense"], "no data set"),
+        (["--classes", "Non-IID(4x1)"], "4x1"),
+        (["--classes", "Non-IID(11)"], "11 classes"),
+        (["--sizes", "odd"], "no size distribution"),
+        (["--learners", "1"], "two learners"),
+        (["--learners", "0"], "two learners"),
+        (["--learners", "5000"], "too few"),
+        (["--slow", "11"], "slow is 11"),
+    ],
+)
+def test_wrong_settings_are_one_line_and_exit_2(lab, words, says):
+    done = lab("partition", *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_figure_that_cannot_be_written_is_exit_1(lab, tmp_path):
+    done = lab("partition", "--figure", str(tmp_path / "nowhere" / "p.html"))
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
