@@ -66,7 +66,7 @@ def quantise(
     for b in range(len(blocks)):
         place, size = blocks[b, 3], blocks[b, 2]
         norms[b] = forward(x, blocks[b, 0], blocks[b, 1], z, 0, size, place // GROUP, (keys[0], keys[1]))
-        if norms[b] == 0.0:
+        if norms[b] == 0.0 or not np.isfinite(norms[b]):
             continue
         for first in range(0, size, GROUP):
             _fill(random, (place + first) // GROUP, (keys[2], keys[3]))

@@ -72,7 +72,7 @@ def encode(
         start, length, size, place = blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 3]
         group = place // GROUP
         norms[b] = forward(x, start, length, z, 0, size, group, (keys[0], keys[1]))
-        if norms[b] == 0.0:
+        if norms[b] == 0.0 or not np.isfinite(norms[b]):
             continue
         write(
             z,
