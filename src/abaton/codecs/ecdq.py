@@ -123,7 +123,8 @@ class Ecdq:
         steps = np.zeros(cut.padded, dtype=np.float32)
         if coded:
             states = np.frombuffer(body, "<u8", _STATES, len(body) - rest - 8 * _STATES).astype(np.uint64)
-            stream = np.frombuffer(body, "<u4", rest // 4, len(body) - rest).astype(np.uint32)
+            stream = np.zeros(rest // 4 + _STATES, dtype=np.uint32)
+            stream[: rest // 4] = np.frombuffer(body, "<u4", rest // 4, len(body) - rest)
             seeds, space = keyed(key.derive(Purpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
             known = model(self.bits)
             tables = (known.cumulative, known.guess, known.strata)
