@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abaton.codecs import CODECS
+from abaton.codecs.spec import CODECS
 from abaton.vectors import Layout, Role, Tensor
 
 # Settings to try for each codec; a codec that is not named here is tried as it is.

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from lines import LAYOUTS, LINES, MIXED, updates
 
-from abaton.codecs import CODECS, Key, parse
+from abaton.codecs import Key, parse
+from abaton.codecs.spec import CODECS
 from abaton.codecs.wire import read
 from abaton.errors import LayoutError, PayloadError, SettingsError
 

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from abaton import __version__
-from abaton.cli import bench, runs
+from abaton.cli import bench, codec, runs
 from abaton.cli.output import complain, emit
 from abaton.errors import AbatonError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 for command in (runs.demo, runs.runs, runs.show, runs.resume, bench.bench):
     app.command()(command)
+app.add_typer(codec.app, name="codec")
 
 
 @app.command()

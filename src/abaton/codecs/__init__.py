@@ -11,14 +11,12 @@ from abaton.codecs.kashin import Kashin
 from abaton.codecs.qsgd import Qsgd
 from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.raw import Raw
-from abaton.codecs.spec import CODECS, STEPS, parse
+from abaton.codecs.spec import parse
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
 from abaton.codecs.steps import Clip, ErrorFeedback, GaussianNoise, with_error_feedback
 
 __all__ = [
-    "CODECS",
-    "STEPS",
     "Accumulator",
     "Clip",
     "Codec",

@@ -90,7 +90,7 @@ def rows(build: Any, group: Any, keys: Any, count: Any, stride: int) -> Any:
 
 
 def chosen(context: Any, build: Any, row: Any, index: Any, bits: int) -> Any:
-    """row[index] in every lane."""
+    """Look up row[index] in every lane."""
     if has_permute(context):
         return permute(build, load(build, row, FLOATS), index)
     choices = [splat(build, build.load(build.gep(row, [whole(x)])), FLOATS) for x in range(1 << bits)]

@@ -1,0 +1,140 @@
+"""Which codec is smallest for a model, by the SSTC paper's formulas and by payloads that are really written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abaton.codecs.contract import Key
+from abaton.codecs.sparse import split
+from abaton.codecs.spec import parse
+from abaton.codecs.sstc import pools_of
+from abaton.codecs.stc import Stc
+from abaton.errors import SettingsError
+
+if TYPE_CHECKING:
+    from abaton.codecs.maps import Pool
+    from abaton.vectors.layout import Layout, Vector
+
+KERNELS = (0.05, 0.125, 0.25, 0.4)
+_KEY = Key(b"adviser", "adviser", b"adviser")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one codec makes of one update."""
+
+    line: str
+    bytes: int
+    ratio: float
+    error: float  # |update - decoded|^2 / |update|^2
+    unbiased: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Up to which share of kernels SSTC's own encoding is smaller than STC's, for kernels of one size.
+
+    Eq. 2 of the paper: k < p · b_p / (2 K K + b_k), with p entries of STC in the convolutions, b_p bits
+    for an index of theirs, b_k bits for the number of a kernel.
+    """
+
+    kernel: int  # K K
+    kernels: int
+    entries: int
+    index_bits: int
+    kernel_bits: int
+    most: float
+
+    @property
+    def share(self) -> float:
+        """The break-even as a share of all kernels."""
+        return self.most / self.kernels
+
+    def gain(self, chosen: int) -> float:
+        """Eq. 1: how many times smaller SSTC's indices are than STC's when so many kernels are chosen."""
+        return self.index_bits * self.entries / (chosen * (self.kernel_bits + 2 * self.kernel))
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The whole answer."""
+
+    measured: tuple[Measured, ...]  # the smallest first
+    break_even: tuple[BreakEven, ...]
+    smallest: str
+    smallest_unbiased: str
+    from_update: bool
+
+
+def advise(layout: Layout, update: Vector | None = None, *, sparsity: float = 0.01) -> Advice:
+    """Measure every candidate on an update; without one, on random numbers, which no context can predict.
+
+    >>> from abaton.vectors import Layout, Role, Tensor
+    >>> cnn = Layout([Tensor("conv", (64, 32, 5, 5), Role.CONV)])
+    >>> advice = advise(cnn)
+    >>> advice.break_even[0].kernel_bits, round(advice.break_even[0].share, 3)
+    (12, 0.065)
+    """
+    if not layout.size:
+        raise SettingsError("the model has no numbers", remedy="choose a model with weights")
+    given = update is not None
+    if update is None:
+        update = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
+    measured = sorted((measure(line, layout, update) for line in candidates(layout, sparsity)), key=_size)
+    unbiased = next(m for m in measured if m.unbiased)
+    return Advice(
+        tuple(measured),
+        tuple(break_even(layout, update, sparsity)),
+        measured[0].line,
+        unbiased.line,
+        given,
+    )
+
+
+def candidates(layout: Layout, sparsity: float) -> Sequence[str]:
+    """The codec lines worth trying for a layout."""
+    lines = ["raw", "fp16"]
+    if split(layout).weights:
+        lines += [f"stc(sparsity={sparsity}, coding={coding})" for coding in ("golomb", "context")]
+    if pools_of(layout)[0]:
+        lines += [
+            f"sstc(sparsity={sparsity}, kernels={share}, coding={coding})"
+            for share in KERNELS
+            for coding in ("fixed", "trit", "context")
+        ]
+    return [*lines, *(f"{name}(bits={bits})" for name in ("quicfl", "ecdq") for bits in (1, 2, 4))]
+
+
+def measure(line: str, layout: Layout, update: Vector) -> Measured:
+    """Write one payload, read it back, and compare."""
+    pipeline = parse(line)
+    payload, _ = pipeline.encode(update, layout, _KEY, pipeline.start(layout))
+    lost = update.astype(np.float64) - pipeline.decode(payload, layout, _KEY)
+    power = float(np.dot(update.astype(np.float64), update)) or 1.0
+    error = float(np.dot(lost, lost)) / power
+    return Measured(pipeline.spec, len(payload), 4 * layout.size / len(payload), error, pipeline.unbiased)
+
+
+def break_even(layout: Layout, update: Vector, sparsity: float) -> list[BreakEven]:
+    """Eq. 2 for each size of kernel in the model."""
+    codec = Stc(sparsity)
+    entries = codec.open(codec.encode(update, layout, _KEY), layout).places
+    found = []
+    for pool in pools_of(layout)[0]:
+        inside = sum(int(((entries >= a) & (entries < b)).sum()) for a, b in pool.where)
+        weights = pool.count * pool.size
+        most = inside * weights.bit_length() / (2 * pool.size + pool.width)
+        found.append(_row(pool, inside, weights, most))
+    return found
+
+
+def _row(pool: Pool, entries: int, weights: int, most: float) -> BreakEven:
+    return BreakEven(pool.size, pool.count, entries, weights.bit_length(), pool.width, most)
+
+
+def _size(measured: Measured) -> int:
+    return measured.bytes
