@@ -128,7 +128,7 @@ def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, bi
 @intrinsic
 def _write(
     _: Any, z: Any, at: Any, words: Any, to: Any, masks: Any, group: Any, table: Any, count: Any, edge: Any,
-    bits: Any, keys: Any,
+    scale: Any, bits: Any, keys: Any,
 ) -> Any:  # fmt: skip
     """Quantise one group: messages to ``words``, the truth of |z| > edge to ``masks``."""
     fields = FIELDS[bits.literal_value]
@@ -138,9 +138,10 @@ def _write(
             return pointer(context, build, signature.args[i], args[i], index)
 
         vector, limit = build.mul(args[5], whole(VECTORS // 2)), splat(build, args[8], FLOATS)
+        factor = splat(build, args[9], FLOATS)
         source, target, table_start = place(0, args[1]), place(2, args[3]), place(6, whole(0))
         beyond = build.bitcast(place(4, build.lshr(args[1], whole(6))), ir.IntType(WIDTH).as_pointer())
-        shared, other, *private = tools.unpack_tuple(build, args[10], 4)
+        shared, other, *private = tools.unpack_tuple(build, args[11], 4)
         row = rows(build, args[5], (shared, other), args[7], 2 * WIDTH * parts_of(bits.literal_value))
         spaces = [tools.alloca_once(build, INTS) for _ in fields]
         for space in spaces:
@@ -152,7 +153,7 @@ def _write(
                 random = random_bits(build, build.add(vector, pair), *private)
                 for odd, uniform in enumerate(unit_pairs(build, random)):
                     s = build.add(build.mul(pair, whole(2)), whole(odd))
-                    values = load(build, source, FLOATS, build.mul(s, whole(WIDTH)))
+                    values = build.fmul(load(build, source, FLOATS, build.mul(s, whole(WIDTH))), factor)
                     here = build.gep(table_start, [row(s)])
                     message = message_of(context, build, values, uniform, here, bits.literal_value)
                     for field, space, skip in zip(fields, spaces, (0, 2), strict=False):
@@ -172,7 +173,7 @@ def _write(
         return context.get_dummy_value()
 
     long, four = types.int64, types.UniTuple(types.uint64, 4)
-    kinds = (z, long, words, long, masks, long, table, long, types.float32, bits, four)
+    kinds = (z, long, words, long, masks, long, table, long, types.float32, types.float32, bits, four)
     return types.void(*kinds), generate
 
 
@@ -215,23 +216,23 @@ def _read(
 @kernel
 def write(
     z: Floats, size: int, words: Words, to: int, masks: Masks, group: int, table: Floats, count: int,
-    edge: Any, bits: int, keys: Any,
+    edge: Any, scale: Any, bits: int, keys: Any,
 ) -> None:  # fmt: skip
     """Quantise the first ``size`` numbers of ``z`` (a multiple of 512) into ``words`` from ``to`` on.
 
     ``table`` holds ``count`` rows as ``interval_rows`` makes them. ``group`` counts groups so far, for the random
-    streams; bit i of ``masks`` tells whether number i lies beyond ``edge``.
+    streams; bit i of ``masks`` tells whether number i lies beyond ``edge``. Numbers are multiplied by ``scale`` first.
     """
     for i in range(size // GROUP):
         at, out = i * GROUP, to + i * WIDTH * bits
         if bits == 1:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 1, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 1, keys)
         elif bits == 2:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 2, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 2, keys)
         elif bits == 3:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 3, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 3, keys)
         else:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 4, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 4, keys)
 
 
 @kernel

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from abaton.vectors.hadamard import GROUP, PAIR, Floats
 from abaton.vectors.jit import inlined, kernel
 from abaton.vectors.lanes import LONG, WIDTH, intrinsic, ir, pointer, random_bits, store, tools, types
-from abaton.vectors.rotation import forward
+from abaton.vectors.rotation import spin
 
 Wholes = NDArray[np.int64]
 Ints = NDArray[np.int32]
@@ -61,13 +61,14 @@ def quantise(
     An outcome is where its frequencies begin in a list of ``count``; see ``codecs/ecdq_tables.py``.
     """
     used = found = 0
-    inverse, start_of, last = np.float32(1.0 / step), count // 2 - 1, count - strata - 1
+    start_of, last = count // 2 - 1, count - strata - 1
     shift = np.uint32(32 - round(np.log2(strata)))
     for b in range(len(blocks)):
         place, size = blocks[b, 3], blocks[b, 2]
-        norms[b] = forward(x, blocks[b, 0], blocks[b, 1], z, 0, size, place // GROUP, (keys[0], keys[1]))
+        norms[b], scale = spin(x, blocks[b, 0], blocks[b, 1], z, 0, size, place // GROUP, (keys[0], keys[1]))
         if norms[b] == 0.0 or not np.isfinite(norms[b]):
             continue
+        inverse = np.float32(np.float64(scale) / step)
         for first in range(0, size, GROUP):
             _fill(random, (place + first) // GROUP, (keys[2], keys[3]))
             outside: Any = False
