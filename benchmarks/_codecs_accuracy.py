@@ -13,7 +13,7 @@ from abaton.bench import Measure, at_least
 sys.path.insert(0, str(Path(__file__).parent))
 import _cnn
 
-LEARNERS, ROUNDS, EPOCHS, SEED = 6, 15, 3, 1
+LEARNERS, ROUNDS, EPOCHS, SEED = 4, 10, 3, 1
 SSTC = "sstc(sparsity=0.01, kernels=0.125, coding=context)"
 STC = "stc(sparsity=0.01, coding=context)"
 LINES = (
