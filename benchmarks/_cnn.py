@@ -85,6 +85,15 @@ def rounds(data: Pictures, line: str, *, count: int, epochs: int, seed: int) -> 
         yield Round(model, updates, sent)
 
 
+def curve(line: str, *, learners: int, count: int, epochs: int, seed: int) -> list[tuple[int, float]]:
+    """For each round: bytes sent so far by all learners, and accuracy on the test set."""
+    data, sent, points = pictures(learners=learners, scans=150, seed=seed), 0, []
+    for made in rounds(data, line, count=count, epochs=epochs, seed=seed):
+        sent += made.sent
+        points.append((sent, accuracy(made.model, data.test)))
+    return points
+
+
 def accuracy(model: Vector, data: Examples) -> float:
     """The share of pictures that are named rightly."""
     guessed = sstc_cnn(classes=CLASSES).score(model, data).predictions.argmax(1)

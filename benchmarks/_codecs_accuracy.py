@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -29,19 +30,11 @@ LINES = (
 )
 
 
-def curve(line: str) -> list[tuple[int, float]]:
-    """For each round: bytes sent so far by all learners, and accuracy on the test set."""
-    data, sent, points = _cnn.pictures(learners=LEARNERS, scans=150, seed=SEED), 0, []
-    for made in _cnn.rounds(data, line, count=ROUNDS, epochs=EPOCHS, seed=SEED):
-        sent += made.sent
-        points.append((sent, _cnn.accuracy(made.model, data.test)))
-    return points
-
-
 def curves() -> dict[str, list[tuple[int, float]]]:
     """All curves, as many at a time as there are processors."""
+    one = partial(_cnn.curve, learners=LEARNERS, count=ROUNDS, epochs=EPOCHS, seed=SEED)
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        return dict(zip(LINES, pool.map(curve, LINES), strict=True))
+        return dict(zip(LINES, pool.map(one, LINES), strict=True))
 
 
 def run() -> list[Measure]:

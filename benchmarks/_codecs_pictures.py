@@ -1,7 +1,7 @@
 """The pictures of the codecs as one page: ``python benchmarks/_codecs_pictures.py PAGE.html``.
 
-Heat maps of a real update before and after STC and SSTC (Fig. 1 and 2 of the SSTC paper), and error against bits for
-every codec. The page carries plotly's script and needs no network.
+Heat maps of a real update before and after STC and SSTC (Fig. 1 and 2 of the SSTC paper), error against bits
+for every codec, and test accuracy against bytes sent. The page carries plotly's script and needs no network.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abaton.codecs.advise import measure
-from abaton.report import error_curves, heat_maps, kernel_map
+from abaton.report import accuracy_curves, error_curves, heat_maps, kernel_map
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _cnn
+import _codecs_accuracy
 
 if TYPE_CHECKING:
     from abaton.vectors import Layout
@@ -53,7 +54,7 @@ def figures() -> list[Any]:
         update = result.updates[0]
         if number in (1, 4):
             made.append(_maps(f"second convolution, round {number}", update, layout))
-    return [*made, error_curves(_curves(update, layout))]
+    return [*made, error_curves(_curves(update, layout)), accuracy_curves(_codecs_accuracy.curves())]
 
 
 def _maps(title: str, update: Vector, layout: Layout) -> Any:
