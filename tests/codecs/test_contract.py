@@ -22,6 +22,10 @@ def test_streams_are_apart():
     assert [seeds[Purpose.NOISE] == k.derive(Purpose.NOISE) for k in others] == [False, False, False]
 
 
+def test_a_key_shows_no_secrets():
+    assert repr(KEY) == "Key(learner='north')"
+
+
 def test_a_key_needs_a_round():
     with pytest.raises(SettingsError, match="round's key"):
         Key(b"", "north")

@@ -1,5 +1,6 @@
 """What all rotated quantisers have in common."""
 
+import hashlib
 import struct
 
 import numpy as np
@@ -92,6 +93,42 @@ def test_what_is_not_finite_is_refused_by_name(codec, bad):
     update[1700] = bad
     with pytest.raises(LayoutError, match=r"north.*'weight'"):
         codec.encode(update, flat(2000), KEY)
+
+
+@pytest.mark.parametrize("at", [0, slice(None), slice(-5, None)])
+def test_what_is_not_finite_anywhere_is_refused(codec, at):
+    update = normal(70_005)
+    update[at] = np.nan
+    with pytest.raises(LayoutError, match="weight"):
+        codec.encode(update, flat(70_005), KEY)
+
+
+def test_what_does_not_fit_is_refused(codec):
+    for update in (normal(10), normal(2000).astype(np.float64), normal(2000).reshape(2, 1000)):
+        with pytest.raises(LayoutError):
+            codec.encode(update, flat(2000), KEY)
+
+
+GOLDEN = {  # the first 16 digits of SHA-256 of a payload: a change here is a new version of the format
+    "quicfl(bits=1)": "e1acbd38abd6fe8c",
+    "quicfl(bits=2)": "c858d4c79dc919a0",
+    "quicfl(bits=3)": "36cf3e6d4775f459",
+    "quicfl(bits=4)": "c35eb1b003a133de",
+    "ecdq(bits=1)": "48a62e9accb32353",
+    "ecdq(bits=2)": "e49a5bd9b99befa4",
+    "ecdq(bits=3)": "32771e0db7d243e3",
+    "ecdq(bits=4)": "632a8d23cbc409d7",
+    "quicfl(bits=2, shared_bits=0)": "3be3777a7eeb99e5",
+    "hadamard(bits=2)": "756a283022efd11b",
+    "qsgd(bits=2)": "9a0e07e79749297e",
+}
+
+
+@pytest.mark.parametrize("line", GOLDEN)
+def test_payloads_keep_their_bytes(line):
+    update = (np.arange(3000) % 17 - 8).astype(np.float32)
+    payload = parse(line).codec.encode(update, flat(3000), KEY)
+    assert hashlib.sha256(payload).hexdigest()[:16] == GOLDEN[line]
 
 
 def test_a_sum_is_the_weighted_mean_of_what_is_decoded(codec):

@@ -132,6 +132,15 @@ def test_sstc_with_all_kernels_is_stc():
     )
 
 
+@pytest.mark.parametrize("coding", ["fixed", "trit", "context"])
+def test_numbers_near_the_end_of_float32(coding: str):
+    update = np.random.default_rng(5).uniform(1e38, 3e38, CNN.size).astype(np.float32)
+    codec = Sstc(0.01, 0.125, coding=coding)
+    decoded = codec.decode(codec.encode(update, CNN, KEY), CNN, KEY)
+    assert np.isfinite(decoded).all()
+    assert np.count_nonzero(weights_only(decoded, CNN)) == 520
+
+
 def test_kernels_of_equal_size_share_a_pool_and_1x1_is_dense():
     pools, dense = pools_of(MIXED)
     assert [(pool.size, pool.count) for pool in pools] == [(25, 4 + 24), (9, 30)]

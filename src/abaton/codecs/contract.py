@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, Self
 
@@ -42,9 +42,9 @@ class Key:
     False
     """
 
-    round: bytes
+    round: bytes = field(repr=False)
     learner: str
-    secret: bytes = b""
+    secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.round) <= 64:

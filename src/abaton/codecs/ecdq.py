@@ -22,7 +22,7 @@ from abaton.codecs import outliers, wire
 from abaton.codecs.blocks import GROUP, Blocks, split
 from abaton.codecs.contract import Key, Purpose
 from abaton.codecs.ecdq_tables import model
-from abaton.codecs.rotated import RotatedSum, broken, decoded, read_norms
+from abaton.codecs.rotated import RotatedSum, broken, check_finite, decoded, fitting, read_norms
 from abaton.codecs.settings import check_whole, line
 
 if TYPE_CHECKING:
@@ -69,16 +69,17 @@ class Ecdq:
         from abaton.vectors import dithered
         from abaton.vectors.rotation import aligned, keyed
 
-        layout.check(update, whose=f"update of learner '{key.learner}'")
+        update = fitting(update, layout, key.learner)
         cut, known = split(layout.size, self.bits), model(self.bits)
         norms, outcomes = np.zeros(len(cut)), np.empty(cut.padded, dtype=np.int32)
         most = cut.padded // 16 + 1  # squares of a block sum to its size, and outliers lie beyond 4
         places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
         keys = (*keyed(key.derive(Purpose.ROTATION)), *keyed(key.derive(Purpose.DITHER)))
         used, found = dithered.quantise(
-            np.ascontiguousarray(update), cut.table, known.step, known.strata, known.cumulative.size, keys,
+            update, cut.table, known.step, known.strata, known.cumulative.size, keys,
             aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, outcomes, places, excess,
         )  # fmt: skip
+        check_finite(norms, update, cut, layout, key.learner)
         states, stream = np.empty(_STATES, dtype=np.uint64), np.empty(used * _MOST // 32 + 1, dtype=np.uint32)
         at = dithered.write(outcomes, used, known.cumulative, known.strata, states, stream)
         body = (
@@ -122,7 +123,8 @@ class Ecdq:
         steps = np.zeros(cut.padded, dtype=np.float32)
         if coded:
             states = np.frombuffer(body, "<u8", _STATES, len(body) - rest - 8 * _STATES).astype(np.uint64)
-            stream = np.frombuffer(body, "<u4", rest // 4, len(body) - rest).astype(np.uint32)
+            stream = np.zeros(rest // 4 + _STATES, dtype=np.uint32)
+            stream[: rest // 4] = np.frombuffer(body, "<u4", rest // 4, len(body) - rest)
             seeds, space = keyed(key.derive(Purpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
             known = model(self.bits)
             tables = (known.cumulative, known.guess, known.strata)

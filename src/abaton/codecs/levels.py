@@ -38,17 +38,14 @@ class Parts(NamedTuple):
 def quantise(z: Vector, group: int, levels: Vector, private: tuple[np.uint64, np.uint64] | None) -> Words:
     """Messages for numbers: the nearest level, or with private randomness one of the two around it."""
     from abaton.vectors import codebooks
-    from abaton.vectors.rotation import aligned
 
-    table = aligned(3 * LANES)
-    table[:] = 0
-    steps = np.diff(levels) if private else np.zeros(levels.size - 1)
+    steps = np.diff(levels).astype(np.float64) if private else np.zeros(levels.size - 1)
     first = levels[:-1] if private else (levels[:-1] + levels[1:]) / 2
-    table[: steps.size], table[LANES : LANES + steps.size] = first - steps, steps
+    table = codebooks.interval_rows((first - steps)[None], steps[None])
     bits, seeds = int(levels.size).bit_length() - 1, private or (np.uint64(0), np.uint64(0))
     words, masks = np.empty(z.size * bits // 32, dtype=np.uint32), np.empty(z.size // 64, dtype=np.uint64)
     edge = np.float32(np.inf)
-    codebooks.write(z, z.size, words, 0, masks, group, table, 1, edge, bits, (*seeds, *seeds))
+    codebooks.write(z, z.size, words, 0, masks, group, table, 1, edge, np.float32(1), bits, (*seeds, *seeds))
     return words
 
 

@@ -29,29 +29,26 @@ def write(places: Places, numbers: Numbers, end: int) -> bytes:
     >>> places.tolist(), numbers.tolist()
     ([3, 700], [4.0, -8.0])
     """
+    from abaton.vectors import places as kernels
+
     if not places.size:
         return b""
-    width = _width(places.size, end)
-    low = (places[:, None] >> np.arange(width)) & 1
-    high = np.zeros(8 * _lengths(places.size, end)[1], dtype=np.uint8)
-    high[(places >> width) + np.arange(places.size)] = 1
-    bits = (np.packbits(part, bitorder="little").tobytes() for part in (low.astype(np.uint8).ravel(), high))
-    return b"".join((*bits, numbers.astype("<f2").tobytes()))
+    low, high = (np.zeros(size, dtype=np.uint8) for size in _lengths(places.size, end)[:2])
+    kernels.write(places, _width(places.size, end), low, high)
+    return b"".join((low.data, high.data, numbers.astype("<f2").data))
 
 
 def read(data: memoryview, count: int, end: int) -> tuple[Places, Numbers]:
     """The places and numbers; the caller has checked that ``data`` is as long as ``length`` says."""
     if not count:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+    from abaton.vectors import places as kernels
+
     width, (first, second, _) = _width(count, end), _lengths(count, end)
-    bits = np.unpackbits(np.frombuffer(data[: first + second], dtype=np.uint8), bitorder="little")
-    low = bits[: count * width].reshape(count, width) @ (1 << np.arange(width))
-    high = np.flatnonzero(bits[8 * first :])
-    numbers = np.frombuffer(data[first + second :], dtype="<f2").astype(np.float32)
-    if high.size == count and not bits[count * width : 8 * first].any():
-        places = ((high - np.arange(count)) << width) | low
-        if places[-1] < end and (places[1:] > places[:-1]).all() and np.isfinite(numbers).all():
-            return places.astype(np.int64), numbers
+    low, high = np.frombuffer(data, np.uint8, first), np.frombuffer(data, np.uint8, second, first)
+    places, numbers = np.empty(count, dtype=np.int64), np.frombuffer(data[first + second :], dtype="<f2")
+    if kernels.read(low, high, width, end, places) and np.isfinite(numbers).all():
+        return places, numbers.astype(np.float32)
     raise broken("its outliers are not in order")
 
 

@@ -21,7 +21,7 @@ from abaton.codecs import outliers, wire
 from abaton.codecs.blocks import Blocks, split
 from abaton.codecs.contract import Key, Purpose
 from abaton.codecs.quicfl_tables import DEFAULT, codebooks
-from abaton.codecs.rotated import RotatedSum, broken, decoded, read_norms
+from abaton.codecs.rotated import RotatedSum, broken, check_finite, decoded, fitting, read_norms
 from abaton.codecs.settings import check_whole, line
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class QuicFL:
         from abaton.vectors import quantise
         from abaton.vectors.rotation import aligned, keyed
 
-        layout.check(update, whose=f"update of learner '{key.learner}'")
+        update = fitting(update, layout, key.learner)
         cut, books = split(layout.size, self.bits), codebooks(self.bits, self.shared)
         norms, words = np.zeros(len(cut)), np.empty(cut.padded * self.bits // 32, dtype=np.uint32)
         # Squares of a block sum to its size, so fewer than size / T² numbers lie beyond T.
@@ -85,10 +85,11 @@ class QuicFL:
             keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.DITHER, Purpose.PRIVATE)
         ]
         used, found = quantise.encode(
-            np.ascontiguousarray(update), cut.table, books.intervals, books.codewords, books.rows,
+            update, cut.table, books.intervals, books.codewords, books.rows,
             books.edge, self.bits, (*seeds[0], *seeds[1], *seeds[2]), aligned(1 << 16),
             np.empty(1 << 10, dtype=np.uint64), norms, words, places, excess,
         )  # fmt: skip
+        check_finite(norms, update, cut, layout, key.learner)
         places, excess = places[:found], excess[:found]
         quantise.halves(excess, places, seeds[2])
         body = b"".join(

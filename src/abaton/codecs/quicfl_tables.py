@@ -52,24 +52,14 @@ def table(bits: int, shared_bits: int) -> Table:
 @lru_cache(maxsize=32)
 def codebooks(bits: int, shared_bits: int) -> Codebooks:
     """The tables of the kernels ``codebooks.write`` and ``codebooks.add``."""
+    from abaton.vectors.codebooks import interval_rows
+
     values = table(bits, shared_bits)
     _, knots, rank = staircase(values)
     low, high = knots[rank], knots[rank + 1]
     # z > low + (u - 1)·(high - low), with u in (1, 2).
-    intervals = np.zeros((2, len(values), LANES))
-    intervals[0, :, : low.shape[1]] = 2 * low - high
-    intervals[1, :, : low.shape[1]] = high - low
+    intervals = interval_rows(2 * low - high, high - low)
     codewords = np.tile(values, LANES >> bits)
     # Rounding must not leave a number below the edge that no codeword reaches.
     edge = np.nextafter(np.float32(min(THRESHOLD, knots[-1])), np.float32(0))
-    # The search reads a row from its middle on: one row more keeps that inside the array.
-    flat = np.concatenate([intervals.ravel(), np.zeros(LANES)])
-    return Codebooks(_fixed(codewords.ravel()), _fixed(flat), len(values), edge)
-
-
-def _fixed(values: Table) -> Vector:
-    space = np.zeros(values.size + LANES, dtype=np.float32)
-    start = -(space.ctypes.data // 4) % LANES
-    result = space[start : start + values.size]
-    result[:] = values
-    return result
+    return Codebooks(codewords.astype(np.float32).ravel(), intervals, len(values), edge)

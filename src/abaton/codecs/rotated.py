@@ -59,6 +59,19 @@ def broken(what: str) -> PayloadError:
     return PayloadError(f"the payload is broken: {what}", remedy="send it again")
 
 
+def fitting(update: Vector, layout: Layout, learner: str) -> Vector:
+    """The update as a contiguous vector, if it fits; that it is finite shows in its norms."""
+    if update.shape != (layout.size,) or update.dtype != np.float32:
+        layout.check(update, whose=f"update of learner '{learner}'")
+    return np.ascontiguousarray(update)
+
+
+def check_finite(norms: Factors, update: Vector, cut: Blocks, layout: Layout, learner: str) -> None:
+    """Refuse an update that is not finite, by the name of its tensor."""
+    if not (np.isfinite(norms).all() and np.isfinite(update[cut.tail]).all()):
+        layout.check(update, whose=f"update of learner '{learner}'")
+
+
 def read_norms(body: memoryview, at: int, cut: Blocks) -> tuple[Factors, int]:
     """The norms of all blocks, and where the body goes on."""
     end = at + 8 * len(cut)

@@ -75,6 +75,7 @@ def split(layout: Layout, *, all_tensors: bool = False) -> Parts:
     return Parts(tuple(weights), tuple(rest))
 
 
+@lru_cache(maxsize=256)
 def share(part: float, count: int) -> Fraction:
     """A share of a count, exactly: 0.07 of 100 is 7, not 7.000000000000001."""
     return Fraction(repr(float(part))) * count

@@ -74,7 +74,7 @@ class Sstc:
 
         update, parts = sparse.check_fits(update, layout), sparse.split(layout)
         pools, dense = pools_of(layout)
-        chosen = [self._chosen(update, pool) for pool in pools]
+        chosen = [self._chosen(update, pool, layout) for pool in pools]
         competing = _ascending(
             [*(pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)), dense]
         )
@@ -138,14 +138,18 @@ class Sstc:
         """How many kernels of a pool are chosen."""
         return max(1, round(sparse.share(self.kernels, pool.count)))
 
-    def _chosen(self, update: Vector, pool: Pool) -> Places:
+    def _chosen(self, update: Vector, pool: Pool, layout: Layout) -> Places:
         """The kernels with the largest mean magnitude; ties to the lowest, kernels of zeros never."""
         from abaton.vectors.select import largest
 
-        scores = pool.scores(update)
         whole = np.array([[0, pool.count]], np.int64)
-        ids, _, total = largest(scores.view(np.uint32), whole, self.allowed(pool))
-        return ids if math.isfinite(total) else np.arange(pool.count, dtype=np.uint32)
+        ids, _, total = largest(pool.scores(update).view(np.uint32), whole, self.allowed(pool))
+        if math.isfinite(total):
+            return ids
+        layout.check(update, whose="update")
+        # Finite numbers with a sum that is not: compare them on a smaller scale.
+        small = pool.scores(update * np.float32(2.0**-64))
+        return largest(small.view(np.uint32), whole, self.allowed(pool))[0]
 
     def _write_dense(self, places: Places, values: Places, dense: sparse.Stretches) -> bytes:
         from abaton.vectors.stretches import inside

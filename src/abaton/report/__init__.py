@@ -1,5 +1,6 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
+from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
 from abaton.report.privacy import (
     Checks,
@@ -26,7 +27,11 @@ __all__ = [
     "Residual",
     "Signature",
     "StudyFacts",
+    "accuracy_curves",
+    "error_curves",
+    "heat_maps",
     "inputs_from",
+    "kernel_map",
     "partition_figure",
     "privacy_page",
     "privacy_report",

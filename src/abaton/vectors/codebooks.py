@@ -57,7 +57,25 @@ def whole(value: int) -> Any:
     return ir.Constant(LONG, value)
 
 
-def rows(build: Any, group: Any, keys: Any, count: Any) -> Any:
+def interval_rows(low: NDArray[np.float64], width: NDArray[np.float64]) -> Floats:
+    """The table for ``write``: for each codebook the ends of the intervals in which messages give way.
+
+    Message x gives way to x + 1 at low[x] + u·width[x], with u in (1, 2). With more than 3 intervals a row has one
+    part for each step of a binary search, moved so that the message so far is the index of the middle.
+    """
+    count, ends = low.shape
+    halves = [1 << j for j in reversed(range((ends + 1).bit_length() - 1))] if ends > 3 else [1]
+    table = np.zeros((count, len(halves), 2, WIDTH), dtype=np.float32)
+    for part, half in enumerate(halves):
+        table[:, part, 0, : ends - half + 1] = low[:, half - 1 :]
+        table[:, part, 1, : ends - half + 1] = width[:, half - 1 :]
+    space = np.empty(table.size + WIDTH, dtype=np.float32)
+    result = space[-(space.ctypes.data // 4) % WIDTH :][: table.size]
+    result[:] = table.ravel()
+    return result
+
+
+def rows(build: Any, group: Any, keys: Any, count: Any, stride: int) -> Any:
     """A function from a vector's place in its group to where its random row begins in a table."""
     space = tools.alloca_once(build, ir.ArrayType(BYTE, 4 * WIDTH))
     random = hashed(build, counted(build, group), *keys)
@@ -66,13 +84,13 @@ def rows(build: Any, group: Any, keys: Any, count: Any) -> Any:
 
     def row(place: Any) -> Any:
         byte = build.zext(build.load(build.gep(first, [place])), LONG)
-        return build.mul(build.and_(byte, last), whole(WIDTH))
+        return build.mul(build.and_(byte, last), whole(stride))
 
     return row
 
 
 def chosen(context: Any, build: Any, row: Any, index: Any, bits: int) -> Any:
-    """Take row[index] in every lane."""
+    """Look up row[index] in every lane."""
     if has_permute(context):
         return permute(build, load(build, row, FLOATS), index)
     choices = [splat(build, build.load(build.gep(row, [whole(x)])), FLOATS) for x in range(1 << bits)]
@@ -82,19 +100,26 @@ def chosen(context: Any, build: Any, row: Any, index: Any, bits: int) -> Any:
     return choices[0]
 
 
-def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, gap: Any, bits: int) -> Any:
-    """How many messages lie below each number: z > low + u·width, ``gap`` being where the widths begin."""
-    widths = build.gep(row, [gap])
+def parts_of(bits: int) -> int:
+    """How many parts a row of intervals has."""
+    return bits if bits > 2 else 1
+
+
+def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, bits: int) -> Any:
+    """How many messages lie below each number: those with z > low + u·width."""
     message = constant(INTS, 0)
     if has_permute(context) and bits > 2:
-        for half in (1 << j for j in reversed(range(bits))):
-            # A row read from half - 1 on has, at the message so far, the middle of what is left to search.
-            low, width = (permute(build, load(build, at, FLOATS, half - 1), message) for at in (row, widths))
+        for part in range(bits):
+            half, at = 1 << (bits - 1 - part), 2 * WIDTH * part
+            ends = (load(build, row, FLOATS, at), load(build, row, FLOATS, at + WIDTH))
+            low, width = (permute(build, end, message) for end in ends)
             above = build.fcmp_ordered(">", values, fused(build, uniform, width, low))
             message = build.select(above, build.add(message, constant(INTS, half)), message)
         return message
+    plain = 2 * WIDTH * (parts_of(bits) - 1)
     for x in range((1 << bits) - 1):
-        low, width = (splat(build, build.load(build.gep(at, [whole(x)])), FLOATS) for at in (row, widths))
+        places = (whole(plain + x), whole(plain + WIDTH + x))
+        low, width = (splat(build, build.load(build.gep(row, [place])), FLOATS) for place in places)
         above = build.fcmp_ordered(">", values, fused(build, uniform, width, low))
         message = build.select(above, build.add(message, constant(INTS, 1)), message)
     return message
@@ -103,7 +128,7 @@ def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, ga
 @intrinsic
 def _write(
     _: Any, z: Any, at: Any, words: Any, to: Any, masks: Any, group: Any, table: Any, count: Any, edge: Any,
-    bits: Any, keys: Any,
+    scale: Any, bits: Any, keys: Any,
 ) -> Any:  # fmt: skip
     """Quantise one group: messages to ``words``, the truth of |z| > edge to ``masks``."""
     fields = FIELDS[bits.literal_value]
@@ -113,10 +138,11 @@ def _write(
             return pointer(context, build, signature.args[i], args[i], index)
 
         vector, limit = build.mul(args[5], whole(VECTORS // 2)), splat(build, args[8], FLOATS)
+        factor = splat(build, args[9], FLOATS)
         source, target, table_start = place(0, args[1]), place(2, args[3]), place(6, whole(0))
         beyond = build.bitcast(place(4, build.lshr(args[1], whole(6))), ir.IntType(WIDTH).as_pointer())
-        shared, other, *private = tools.unpack_tuple(build, args[10], 4)
-        row, gap = rows(build, args[5], (shared, other), args[7]), build.mul(args[7], whole(WIDTH))
+        shared, other, *private = tools.unpack_tuple(build, args[11], 4)
+        row = rows(build, args[5], (shared, other), args[7], 2 * WIDTH * parts_of(bits.literal_value))
         spaces = [tools.alloca_once(build, INTS) for _ in fields]
         for space in spaces:
             build.store(constant(INTS, 0), space)
@@ -127,13 +153,13 @@ def _write(
                 random = random_bits(build, build.add(vector, pair), *private)
                 for odd, uniform in enumerate(unit_pairs(build, random)):
                     s = build.add(build.mul(pair, whole(2)), whole(odd))
-                    values = load(build, source, FLOATS, build.mul(s, whole(WIDTH)))
+                    values = build.fmul(load(build, source, FLOATS, build.mul(s, whole(WIDTH))), factor)
                     here = build.gep(table_start, [row(s)])
-                    message = message_of(context, build, values, uniform, here, gap, bits.literal_value)
+                    message = message_of(context, build, values, uniform, here, bits.literal_value)
                     for field, space, skip in zip(fields, spaces, (0, 2), strict=False):
-                        low = build.and_(
-                            build.lshr(message, constant(INTS, skip)), constant(INTS, (1 << field) - 1)
-                        )
+                        low = build.lshr(message, constant(INTS, skip)) if skip else message
+                        if (field, skip) == (2, 0):
+                            low = build.and_(low, constant(INTS, 3))
                         by = build.mul(build.trunc(s, INT), ir.Constant(INT, field))
                         by = splat(build, build.and_(by, ir.Constant(INT, 31)), INTS)
                         build.store(build.or_(build.load(space), build.shl(low, by)), space)
@@ -147,7 +173,7 @@ def _write(
         return context.get_dummy_value()
 
     long, four = types.int64, types.UniTuple(types.uint64, 4)
-    kinds = (z, long, words, long, masks, long, table, long, types.float32, bits, four)
+    kinds = (z, long, words, long, masks, long, table, long, types.float32, types.float32, bits, four)
     return types.void(*kinds), generate
 
 
@@ -163,7 +189,7 @@ def _read(
             return pointer(context, build, signature.args[i], args[i], index)
 
         source, target, table_start = place(0, args[1]), place(2, args[3]), place(5, whole(0))
-        row = rows(build, args[4], tools.unpack_tuple(build, args[8], 2), args[6])
+        row = rows(build, args[4], tools.unpack_tuple(build, args[8], 2), args[6], WIDTH)
         per_word = VECTORS // fields[0]
         high = load(build, source, INTS, WIDTH * fields[0]) if len(fields) == 2 else None
         for k in range(fields[0]):
@@ -190,24 +216,23 @@ def _read(
 @kernel
 def write(
     z: Floats, size: int, words: Words, to: int, masks: Masks, group: int, table: Floats, count: int,
-    edge: Any, bits: int, keys: Any,
+    edge: Any, scale: Any, bits: int, keys: Any,
 ) -> None:  # fmt: skip
     """Quantise the first ``size`` numbers of ``z`` (a multiple of 512) into ``words`` from ``to`` on.
 
-    ``table`` holds ``count`` rows of lows and then as many of widths: message x gives way to x + 1 at
-    low + u·width for a private u in [1, 2). ``group`` counts groups so far, for the random streams; bit i of
-    ``masks`` tells whether number i lies beyond ``edge``.
+    ``table`` holds ``count`` rows as ``interval_rows`` makes them. ``group`` counts groups so far, for the random
+    streams; bit i of ``masks`` tells whether number i lies beyond ``edge``. Numbers are multiplied by ``scale`` first.
     """
     for i in range(size // GROUP):
         at, out = i * GROUP, to + i * WIDTH * bits
         if bits == 1:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 1, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 1, keys)
         elif bits == 2:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 2, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 2, keys)
         elif bits == 3:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 3, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 3, keys)
         else:
-            _write(z, at, words, out, masks, group + i, table, count, edge, 4, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 4, keys)
 
 
 @kernel

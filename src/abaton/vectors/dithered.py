@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from abaton.vectors.hadamard import GROUP, PAIR, Floats
 from abaton.vectors.jit import inlined, kernel
 from abaton.vectors.lanes import LONG, WIDTH, intrinsic, ir, pointer, random_bits, store, tools, types
-from abaton.vectors.rotation import forward
+from abaton.vectors.rotation import spin
 
 Wholes = NDArray[np.int64]
 Ints = NDArray[np.int32]
@@ -61,13 +61,14 @@ def quantise(
     An outcome is where its frequencies begin in a list of ``count``; see ``codecs/ecdq_tables.py``.
     """
     used = found = 0
-    inverse, start_of, last = np.float32(1.0 / step), count // 2 - 1, count - strata - 1
+    start_of, last = count // 2 - 1, count - strata - 1
     shift = np.uint32(32 - round(np.log2(strata)))
     for b in range(len(blocks)):
         place, size = blocks[b, 3], blocks[b, 2]
-        norms[b] = forward(x, blocks[b, 0], blocks[b, 1], z, 0, size, place // GROUP, (keys[0], keys[1]))
-        if norms[b] == 0.0:
+        norms[b], scale = spin(x, blocks[b, 0], blocks[b, 1], z, 0, size, place // GROUP, (keys[0], keys[1]))
+        if norms[b] == 0.0 or not np.isfinite(norms[b]):
             continue
+        inverse = np.float32(np.float64(scale) / step)
         for first in range(0, size, GROUP):
             _fill(random, (place + first) // GROUP, (keys[2], keys[3]))
             outside: Any = False
@@ -91,14 +92,6 @@ def quantise(
     return used, found
 
 
-@inlined
-def _coded(state: Any, k: Any, cumulative: Ints, strata: int) -> Any:
-    """The state after one outcome; its lowest 32 bits are taken out beforehand where it would overflow."""
-    low = np.uint64(cumulative[k])
-    size = np.uint64(cumulative[k + strata]) - low
-    return ((state // size) << SHIFT) + state % size + low
-
-
 @kernel
 def write(outcomes: Ints, used: int, cumulative: Ints, strata: int, states: States, stream: Words) -> int:
     """Code the outcomes; the answer is where in ``stream`` the code begins (it ends at the end)."""
@@ -107,28 +100,39 @@ def write(outcomes: Ints, used: int, cumulative: Ints, strata: int, states: Stat
     for i in range(used - STATES, -1, -STATES):
         for lane in range(STATES - 1, -1, -1):
             k, state = outcomes[i + lane], states[lane]
-            if state >> np.uint64(48) >= np.uint64(cumulative[k + strata] - cumulative[k]):
+            low = np.uint64(cumulative[k])
+            size = np.uint64(cumulative[k + strata]) - low
+            if state >> np.uint64(48) >= size:
                 at -= 1
                 stream[at] = np.uint32(state)
                 state >>= HALF
-            states[lane] = _coded(state, k, cumulative, strata)
+            states[lane] = ((state // size) << SHIFT) + state % size + low
     return at
 
 
 @inlined
-def _find(slot: Any, stratum: Any, cumulative: Ints, guess: Ints, strata: int) -> Any:
-    """Where the outcome begins whose frequencies hold ``slot``.
+def _next(state: Any, stratum: Any, cumulative: Ints, guess: Ints, strata: int) -> Any:
+    """The outcome at the top of a state, as where its frequencies begin, and the state without it.
 
     From the nearest beginning of this stratum at or below the guess, up while the slot lies beyond. The last
     ``strata`` entries are larger than any slot, so this ends inside the list.
     """
-    start, first = cumulative.size // 2 - 1 - stratum, strata - 1
+    slot, start, first = np.int64(state & LOW), cumulative.size // 2 - 1 - np.int64(stratum), strata - 1
     k = np.int64(guess[slot >> 6])
     k = max(k - ((k - start) & first), start & first)
-    k += strata * np.int64(cumulative[k + strata] <= slot)
+    k = k + strata if cumulative[k + strata] <= slot else k
     while cumulative[k + strata] <= slot:
         k += strata
-    return k
+    low = cumulative[k]
+    return k, np.uint64(cumulative[k + strata] - low) * (state >> SHIFT) + np.uint64(slot - low)
+
+
+@inlined
+def _filled(state: Any, stream: Words, at: int) -> Any:
+    """A state with 32 more bits if it ran low, and where the stream goes on."""
+    if state < LOWEST:
+        return (state << HALF) | np.uint64(stream[at]), at + 1
+    return state, at
 
 
 @kernel
@@ -136,34 +140,34 @@ def read(
     stream: Words, states: States, blocks: Wholes, norms: NDArray[np.float64], cumulative: Ints, guess: Ints,
     strata: int, keys: Any, random: Words, values: Floats,
 ) -> bool:  # fmt: skip
-    """Decode all blocks with a norm to q - u; false if the stream is not exactly one such code."""
-    at, end, power = 0, stream.size, round(np.log2(strata))
-    shift, start = np.uint32(32 - power), cumulative.size // 2 - 1
-    for b in range(len(blocks)):
-        if norms[b] == 0.0:
+    """Decode all blocks with a norm to q - u; false if the stream is not exactly one such code.
+
+    ``stream`` has four words more than the code: as many as one turn of the states can take.
+    """
+    at, end, power = 0, stream.size - STATES, np.int32(round(np.log2(strata)))
+    shift, start = np.uint32(32 - power), np.int32(cumulative.size // 2 - 1)
+    outcomes = np.empty(GROUP, np.int32)
+    a, b, c, d = states[0], states[1], states[2], states[3]
+    for block in range(len(blocks)):
+        if norms[block] == 0.0:
             continue
-        for first in range(blocks[b, 3], blocks[b, 3] + blocks[b, 2], GROUP):
+        for first in range(blocks[block, 3], blocks[block, 3] + blocks[block, 2], GROUP):
             _fill(random, first // GROUP, keys)
             for i in range(0, GROUP, STATES):
-                for lane in range(STATES):
-                    state, stratum = states[lane], np.int64(random[i + lane] >> shift)
-                    slot = np.int64(state & LOW)
-                    k = _find(slot, stratum, cumulative, guess, strata)
-                    low = cumulative[k]
-                    state = np.uint64(cumulative[k + strata] - low) * (state >> SHIFT) + np.uint64(slot - low)
-                    if state < LOWEST:
-                        if at == end:
-                            return False
-                        state = (state << HALF) | np.uint64(stream[at])
-                        at += 1
-                    states[lane] = state
-                    values[first + i + lane] = np.float32((k + stratum - start) >> power)
+                outcomes[i], a = _next(a, random[i] >> shift, cumulative, guess, strata)
+                outcomes[i + 1], b = _next(b, random[i + 1] >> shift, cumulative, guess, strata)
+                outcomes[i + 2], c = _next(c, random[i + 2] >> shift, cumulative, guess, strata)
+                outcomes[i + 3], d = _next(d, random[i + 3] >> shift, cumulative, guess, strata)
+                a, at = _filled(a, stream, at)
+                b, at = _filled(b, stream, at)
+                c, at = _filled(c, stream, at)
+                d, at = _filled(d, stream, at)
+                if at > end:
+                    return False
             for i in range(GROUP):
-                values[first + i] -= _dither(random[i])
-    for lane in range(STATES):
-        if states[lane] != LOWEST:
-            return False
-    return at == end
+                q = (outcomes[i] + np.int32(random[i] >> shift) - start) >> power
+                values[first + i] = np.float32(q) - _dither(random[i])
+    return at == end and a == LOWEST and b == LOWEST and c == LOWEST and d == LOWEST
 
 
 @kernel

@@ -127,21 +127,27 @@ def _signed(
 def _signed_tiles(
     _: Any, source: Any, start: Any, target: Any, index: Any, group: Any, factor: Any, keys: Any, one: Any
 ) -> Any:
-    """The same, with the first eight levels of the transform done on the way."""
+    """The same with the first eight levels of the transform on the way; the answer is source's sum of squares."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         there = pointer(context, build, signature.args[0], args[0], args[1])
         here = pointer(context, build, signature.args[2], args[2], args[3])
         bits = random_bits(build, args[4], *tools.unpack_tuple(build, args[6], 2))
         scale, unit = splat(build, args[5], FLOATS), splat(build, args[7], FLOATS)
+        sums = [constant(FLOATS, 0.0)] * 2
         for tile in (range(WIDTH), range(WIDTH, 2 * WIDTH)):
-            values = [signed(build, load(build, there, FLOATS, WIDTH * i), bits, i, scale) for i in tile]
+            values = [load(build, there, FLOATS, WIDTH * i) for i in tile]
+            for i, value in enumerate(values):
+                sums[i % 2] = build.fadd(sums[i % 2], build.fmul(value, value))
+            values = [signed(build, value, bits, i, scale) for i, value in zip(tile, values, strict=True)]
             for i, value in zip(tile, across(build, values, unit), strict=True):
                 store(build, inside(build, value), here, WIDTH * i)
-        return context.get_dummy_value()
+        # The first lane of a Hadamard transform is the sum of all lanes.
+        total = inside(build, build.fadd(*sums))
+        return build.extract_element(total, ir.Constant(INT, 0))
 
     kinds = (source, types.int64, target, types.int64, types.int64, types.float32, PAIR, types.float32)
-    return types.void(*kinds), generate
+    return types.float32(*kinds), generate
 
 
 @inlined
@@ -194,14 +200,19 @@ def rotate(
     factor: Any,
     keys: Any,
     one: Any,
-) -> None:
-    """X = H · (source · random signs · factor), for a power of two from 512 to ``FAR`` numbers."""
-    near = min(size, NEAR)
+) -> float:
+    """Set x = H · (source · random signs · factor), for a power of two from 512 to ``FAR`` numbers.
+
+    The answer is the sum of squares of the source.
+    """
+    near, total = min(size, NEAR), 0.0
     for inner in range(0, size, near):
         for i in range(inner, inner + near, GROUP):
-            _signed_tiles(source, start + i, x, at + i, group + i // GROUP, factor, keys, one)
+            squares = _signed_tiles(source, start + i, x, at + i, group + i // GROUP, factor, keys, one)
+            total += np.float64(squares)
         _levels(x, at + inner, near, TILE, 16, one)
     _levels(x, at, size, near, 8, one)
+    return total
 
 
 @kernel

@@ -71,7 +71,7 @@ def store(build: Any, value: Any, address: Any, offset: Any = 0) -> None:
 
 
 def multiply_add(build: Any, one: Any, other: Any, summand: Any) -> Any:
-    """Make one·other + summand, fused where the processor can; only for factors that make both the same."""
+    """Give one·other + summand, fused where the processor can; only for factors that make both the same."""
     kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
     call = tools.get_or_insert_function(build.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
     return build.call(call, [one, other, summand])
@@ -109,7 +109,7 @@ def unit_pairs(build: Any, bits: Any) -> tuple[Any, Any]:
 
 
 def fused(build: Any, one: Any, other: Any, summand: Any) -> Any:
-    """one·other + summand rounded once, on every processor."""
+    """Give one·other + summand rounded once, on every processor."""
     kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
     call = tools.get_or_insert_function(build.module, kind, f"llvm.fma.v{WIDTH}f32")
     return build.call(call, [one, other, summand])
@@ -126,7 +126,7 @@ def has_permute(context: Any) -> bool:
 
 
 def permute(build: Any, table: Any, index: Any) -> Any:
-    """table[index mod 16] in every lane; only where ``has_permute``."""
+    """Look up table[index mod 16] in every lane; only where ``has_permute``."""
     kind = ir.FunctionType(FLOATS, [FLOATS, INTS])
     call = tools.get_or_insert_function(build.module, kind, "llvm.x86.avx512.permvar.sf.512")
     return build.call(call, [table, index])

@@ -14,7 +14,7 @@ from abaton.vectors.codebooks import Masks, Words, add, write
 from abaton.vectors.hadamard import GROUP, Floats
 from abaton.vectors.jit import inlined, kernel
 from abaton.vectors.lanes import FIRST, GOLDEN, SECOND, WIDTH, intrinsic, ir, types
-from abaton.vectors.rotation import forward
+from abaton.vectors.rotation import spin
 
 Wholes = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -71,8 +71,8 @@ def encode(
     for b in range(len(blocks)):
         start, length, size, place = blocks[b, 0], blocks[b, 1], blocks[b, 2], blocks[b, 3]
         group = place // GROUP
-        norms[b] = forward(x, start, length, z, 0, size, group, (keys[0], keys[1]))
-        if norms[b] == 0.0:
+        norms[b], scale = spin(x, start, length, z, 0, size, group, (keys[0], keys[1]))
+        if norms[b] == 0.0 or not np.isfinite(norms[b]):
             continue
         write(
             z,
@@ -84,6 +84,7 @@ def encode(
             intervals,
             count,
             edge,
+            scale,
             bits,
             (keys[2], keys[3], keys[4], keys[5]),
         )
@@ -94,7 +95,7 @@ def encode(
                 mask &= mask - np.uint64(1)
                 places[found] = place + at
                 codeword = _codeword(at, words, used, group, codewords, count, bits, (keys[2], keys[3]))
-                excess[found] = z[at] - codeword
+                excess[found] = z[at] * scale - codeword
                 found += 1
         used += size // GROUP * WIDTH * bits
     return used, found

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from abaton.vectors.hadamard import GROUP, Floats, rotate, sign, transform
+from abaton.vectors.hadamard import Floats, rotate, sign, transform
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import FLOATS, INT, INTS, WIDTH, constant, intrinsic, ir, load, pointer, types
+from abaton.vectors.lanes import WIDTH
 
 Key = tuple[np.uint64, np.uint64]
 
 TINY, HUGE = 1e-28, 1e28
-"""Norms and factors between these are safe in float32 arithmetic; others take a slower way in float64."""
+"""Sums of squares and factors between these are safe in float32 arithmetic; others take a slower way in float64."""
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -42,35 +42,8 @@ def aligned(size: int) -> Floats:
     return space[start : start + size]
 
 
-@intrinsic
-def _squares(_: Any, array: Any, index: Any) -> Any:
-    """The sum of squares of 512 numbers, always in the same order."""
-
-    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        at = pointer(context, build, signature.args[0], args[0], args[1])
-        sums = [constant(FLOATS, 0.0)] * 4
-        for i in range(GROUP // WIDTH):
-            value = load(build, at, FLOATS, WIDTH * i)
-            sums[i % 4] = build.fadd(sums[i % 4], build.fmul(value, value))
-        total = build.fadd(build.fadd(sums[0], sums[1]), build.fadd(sums[2], sums[3]))
-        for half in (8, 4, 2, 1):
-            lanes = ir.Constant(INTS, [ir.Constant(INT, i ^ half) for i in range(WIDTH)])
-            total = build.fadd(total, build.shuffle_vector(total, ir.Constant(FLOATS, ir.Undefined), lanes))
-        return build.extract_element(total, ir.Constant(INT, 0))
-
-    return types.float32(array, types.int64), generate
-
-
 @inlined
 def _norm(x: Floats, start: int, length: int) -> float:
-    total = 0.0
-    whole = length - length % GROUP
-    for i in range(start, start + whole, GROUP):
-        total += np.float64(_squares(x, i))
-    for i in range(start + whole, start + length):
-        total += np.float64(x[i]) * np.float64(x[i])
-    if TINY < total < HUGE:
-        return math.sqrt(total)
     total = 0.0
     for i in range(start, start + length):
         total += np.float64(x[i]) * np.float64(x[i])
@@ -78,21 +51,36 @@ def _norm(x: Floats, start: int, length: int) -> float:
 
 
 @kernel
+def spin(
+    x: Floats, start: int, length: int, z: Floats, at: int, size: int, group: int, keys: Key
+) -> tuple[float, Any]:
+    """Rotate ``length`` numbers, padded with zeros to ``size``; the answer is their norm, and a factor for z.
+
+    The factor makes numbers normal that were rotated as they are: a norm is only known after one pass.
+    """
+    one = np.float32(1.0)
+    if length == size:
+        total = rotate(x, start, z, at, size, group, one, keys, one)
+        if TINY < total < HUGE:
+            norm = math.sqrt(total)
+            return norm, np.float32(1.0 / norm)
+    norm = _norm(x, start, length)
+    z[at : at + size] = 0.0
+    if norm > 0.0 and np.isfinite(norm):
+        for i in range(length):
+            z[at + i] = np.float32(np.float64(x[start + i]) / norm)
+        rotate(z, at, z, at, size, group, one, keys, one)
+    return norm, one
+
+
+@kernel
 def forward(
     x: Floats, start: int, length: int, z: Floats, at: int, size: int, group: int, keys: Key
 ) -> float:
-    """Rotate ``length`` numbers, padded with zeros to ``size``, into ``z``; the answer is their norm."""
-    norm = _norm(x, start, length)
-    one = np.float32(1.0)
-    if norm == 0.0:
-        z[at : at + size] = 0.0
-    elif length == size and TINY < norm < HUGE:
-        rotate(x, start, z, at, size, group, np.float32(1.0 / norm), keys, one)
-    else:
-        for i in range(length):
-            z[at + i] = np.float32(np.float64(x[start + i]) / norm)
-        z[at + length : at + size] = 0.0
-        rotate(z, at, z, at, size, group, one, keys, one)
+    """Rotate ``length`` numbers, padded with zeros to ``size``, into normal ones; the answer is their norm."""
+    norm, factor = spin(x, start, length, z, at, size, group, keys)
+    for i in range(at, at + size):
+        z[i] *= factor
     return norm
 
 
