@@ -258,7 +258,15 @@ def test_alike_and_drawn_classes_fill_every_size(seed, form, learners, supply, c
     assert part == made(labels, seed, learners=learners, sizes_as=form, classes_as=classes)
     if classes == "IID":
         share = amounts[:, None] * np.array(supply) / sum(supply)
-        assert np.abs(part.counts - share).max() <= max(3, len(supply)), "the proportions of the whole"
+        # One example of each class for everybody, and whole numbers, are all that disturbs the proportions.
+        assert np.abs(part.counts - share).max() <= learners + len(supply)
+
+
+def test_iid_learners_have_the_proportions_of_the_whole():
+    labels = np.repeat(np.arange(4), [6000, 3000, 900, 100])
+    part = made(labels, learners=10, sizes_as="power-law", classes_as="IID")
+    share = part.sizes[:, None] * np.array([0.6, 0.3, 0.09, 0.01])
+    assert np.abs(part.counts - share).max() < 8, "of 3,392 examples of the largest learner"
 
 
 def test_iid_learners_hold_every_class_that_has_an_example_for_each():

@@ -109,20 +109,19 @@ def spread(amount: int, weights: NDArray[np.float64], room: Counts) -> Counts:
     >>> spread(10, np.array([1.0, 1.0, 1.0]), np.array([1, 9, 9])).tolist()
     [1, 5, 4]
     """
-    got = np.zeros(len(room), dtype=np.int64)
+    ideal = np.zeros(len(room))
     while True:
-        open_ = (room > got) & (weights > 0)
-        need = min(amount - int(got.sum()), int((room - got)[open_].sum()))
-        if need <= 0:
-            return got
-        share = np.where(open_, weights, 0.0)
-        quota = np.minimum(need * (share / share.sum()), room - got)
-        step = np.floor(quota + 1e-9).astype(np.int64)
-        if step.sum() == 0:
-            # Less than one each: single examples, to the largest claims first, then to where most is left.
-            order = np.lexsort((-(room - got), -np.round(quota, 9)))
-            step[order[open_[order]][:need]] = 1
-        got += step
+        share = np.where(room - ideal > 1e-9, weights, 0.0)
+        need = amount - ideal.sum()
+        if need <= 1e-6 or not share.any():
+            break
+        ideal += np.minimum(need * (share / share.sum()), room - ideal)
+    got = np.floor(ideal + 1e-9).astype(np.int64)
+    # What rounding down left over: to the largest remainders, then to where most is left.
+    left = round(ideal.sum()) - int(got.sum())
+    order = np.lexsort((got - room, np.round(got - ideal, 9)))
+    got[order[:left]] += 1
+    return got
 
 
 def _choose(
