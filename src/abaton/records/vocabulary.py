@@ -89,7 +89,7 @@ def _form(pattern: str) -> Callable[[str], bool]:
 _ICD10 = _form(r"[A-Z]\d\d(?:\.\d{1,3})?[*+†!]?")
 _ICD10_CM = _form(r"[A-Z]\d[0-9AB](?:\.?[0-9]{1,4}|\.?[0-9X]{0,3}[A-DGHJ-NPQRSX0-9])?")
 _ATC = _form(r"[A-Z](?:\d\d(?:[A-Z](?:[A-Z](?:\d\d)?)?)?)?")
-_LANGUAGE = _form(r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-(?:[A-Z]{2}|\d{3}))?")
+_is_language = _form(r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-(?:[A-Z]{2}|\d{3}))?")
 _COUNTRY = _form(r"[A-Z]{2,3}")
 _DIGITS = _form(r"\d{1,7}")
 _CURRENCY = _form(r"[A-Z]{3}")
@@ -127,7 +127,7 @@ TERMINOLOGIES: Mapping[str, Callable[[str], bool]] = {
     "urn:iso:std:iso:11073:10101": _form(r"\d{1,6}"),
     "urn:iso:std:iso:3166": _COUNTRY,
     "urn:iso:std:iso:4217": _CURRENCY,
-    "urn:ietf:bcp:47": _LANGUAGE,
+    "urn:ietf:bcp:47": _is_language,
     "urn:ietf:rfc:3986": _form(r"(?:urn:oid:)?1\.2\.840\.10008\.5\.1\.4(?:\.\d{1,3}){1,8}"),
     "urn:oid:2.16.840.1.113883.6.238": _form(r"\d{4}-\d"),
 }
@@ -237,7 +237,7 @@ def binding(type_name: str, element: str) -> Callable[[str], bool] | None:
     >>> binding("Patient", "gender")("female"), binding("Patient", "gender")("Smith")
     (True, False)
     """
-    return _LANGUAGE if element == "language" else _bindings().get(f"{type_name}.{element}")
+    return _is_language if element == "language" else _bindings().get(f"{type_name}.{element}")
 
 
 def is_known(system: str, code: str) -> bool:
