@@ -33,7 +33,7 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _TRIPLES = [a + b for a in _ALPHABET for b in _PAIRS]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
-_REMEMBERED = 200_000
+_REMEMBERED = 20_000
 _sha256 = hashlib.sha256
 
 
@@ -239,6 +239,8 @@ class Pseudonyms:
         if found is None:
             token = token_of(identity)
             found = as_uuid(token if token is not None else self.token("address", identity))
+            if len(self._addresses) >= 2 * _REMEMBERED:
+                self._addresses.clear()
             self._addresses[identity] = found
         return found
 
