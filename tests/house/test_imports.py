@@ -22,7 +22,7 @@ MAY_USE = {
     "records": {"errors"},
     "store": {"errors"},
     "governance": {"errors", "canonical", "records", "store"},
-    "report": {"errors", "store"},
+    "report": {"errors", "vectors", "store"},
     "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
 }
 
