@@ -1,8 +1,8 @@
 """Learners in processes with one thread each, for models whose training cannot share a process.
 
 Processes are forked when the first job comes, so they see every learner's model and examples without a copy. A job's
-model and what a learner keeps go through memory shared with that worker; a few counts go through a pipe as JSON. What a
-learner keeps comes back with its update: nothing stays in a worker, and any worker may take any job.
+model, what a learner keeps and its payload go through memory shared with that worker; a few counts go through a pipe as
+JSON. What a learner keeps comes back with its update: nothing stays in a worker, and any worker may take any job.
 """
 
 from __future__ import annotations
@@ -119,7 +119,6 @@ class Worker:
             if "error" in head:
                 what, where, remedy = head["error"]
                 return LearnerError(what, where=where, remedy=remedy)
-            payload = self.pipe.recv_bytes()
         except (EOFError, ConnectionError):
             self.process.join()
             return LearnerError(
@@ -127,7 +126,9 @@ class Worker:
                 where=f"exit code {self.process.exitcode}",
                 remedy="check the machine's memory, or use workers=1 to train in this process",
             )
-        learner.restore({name: a.copy() for name, a in self._desk.take(1, head["places"]).items()})
+        arrays = self._desk.take(1, head["places"])
+        payload = arrays.pop("").tobytes()[: head["length"]]
+        learner.restore({name: a.copy() for name, a in arrays.items()})
         counts: dict[str, Any] = {
             n: tuple(v) if isinstance(v, list) else v for n, v in head["counts"].items()
         }
@@ -200,7 +201,7 @@ def _work(learners: Mapping[str, Learner], desk: Desk, pipe: Connection, theirs:
         if message is None:
             return
         try:
-            head, payload = _train(learners[message["learner"]], desk, message)
+            head = _train(learners[message["learner"]], desk, message)
         except AbatonError as error:
             pipe.send_bytes(json.dumps({"error": (error.what, error.where, error.remedy)}).encode())
         except Exception as error:  # its text may hold anything, also a record: only its kind is told
@@ -209,14 +210,17 @@ def _work(learners: Mapping[str, Learner], desk: Desk, pipe: Connection, theirs:
             pipe.send_bytes(json.dumps({"error": (what, "crew", remedy)}).encode())
         else:
             pipe.send_bytes(json.dumps(head).encode())
-            pipe.send_bytes(payload)
 
 
-def _train(learner: Learner, desk: Desk, message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _train(learner: Learner, desk: Desk, message: Mapping[str, Any]) -> dict[str, Any]:
     arrays = desk.take(0, message["places"])
     start = arrays.pop("")
     learner.restore(arrays)
     settings = TrainSettings(**message["settings"])
     update = learner.train(message["task"], message["version"], start, settings)
     counts = {f.name: getattr(update, f.name) for f in fields(update) if f.name != "payload"}
-    return {"counts": counts, "places": desk.put(1, learner.kept)}, update.payload
+    length = len(update.payload)
+    words = np.frombuffer(
+        update.payload + bytes(-length % 4), np.float32
+    )  # moved as they are, never computed with
+    return {"counts": counts, "length": length, "places": desk.put(1, {"": words, **learner.kept})}
