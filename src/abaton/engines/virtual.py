@@ -128,8 +128,9 @@ class VirtualEngine:
                 self._answers[task.key] = known
             elif task.settings.adaptive is not None:
                 self._cycles[task.key] = _Cycle(learner.train_epochs(task.key, task.model, task.settings))
-            epochs = 1 if task.key in self._cycles else task.settings.epochs
-            steps = known.steps if known else learner.steps(replace(task.settings, epochs=epochs))
+            steps = known.steps if known else learner.steps(task.settings)
+            if task.key in self._cycles:
+                steps //= task.settings.epochs
             busy = steps / profile.speed
             if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
@@ -212,7 +213,7 @@ class VirtualEngine:
             self._answers[task.key] = self._arrival(task, update)
             self._send(task)
             return
-        steps = learner.steps(replace(settings, epochs=1))
+        steps = learner.steps(settings) // settings.epochs
         self._push(self._now + steps / self._profiles[task.learner].speed, "epoch", task.key)
 
     def _train(self, task: TrainTask) -> None:

@@ -134,5 +134,5 @@ class Learner:
 
     def _generator(self, task: str) -> np.random.Generator:
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()
-        key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=key))
+        seed = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+        return np.random.Generator(np.random.PCG64(seed))
