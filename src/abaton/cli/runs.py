@@ -128,7 +128,7 @@ def _watching(rounds: int) -> Iterator[Watcher]:
     from abaton.control import Event, State
 
     with progress() as bar:
-        shown = bar.add_task("training", total=rounds, detail="")
+        shown = bar.add_task("training", total=rounds, detail="the first run compiles for some seconds")
 
         def watch(state: State, event: Event) -> None:
             bar.update(shown, completed=state.version, detail=f"{event.at:,.1f} simulated seconds")
