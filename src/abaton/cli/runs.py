@@ -51,7 +51,8 @@ def demo(
         columns = ("model", "examples", "accuracy", "auroc")
         table("four hospitals, one disease", columns, [[r[c] for c in columns] for r in rows])
         _tell(data)
-        note(f"look at it again: abaton show {row.run}")
+        elsewhere = f" --store {store}" if store else ""
+        note(f"look at it again: abaton show {row.run}{elsewhere}")
 
 
 def runs(*, store: Path | None = StoreOption, json: bool = JsonOption) -> None:

@@ -61,9 +61,18 @@ class Profile:
 
 @dataclass(slots=True)
 class _Cycle:
-    """The training of a learner that decides itself when to send."""
+    """The training of a learner that decides itself when to send.
+
+    Attributes:
+        epochs: its training, to be gone on with.
+        steps: how many batches an epoch has.
+        known: how many epochs are left, if the answer is known from an earlier life of the run.
+        losses: its validation loss after each epoch.
+    """
 
     epochs: Iterator[Epoch]
+    steps: int
+    known: int | None
     losses: list[float] = field(default_factory=list)
 
 
@@ -123,14 +132,14 @@ class VirtualEngine:
                 busy = learner.evaluation_steps / profile.speed
                 self._push(started + busy + profile.latency, "scored", task.key)
                 continue
+            steps = learner.steps(task.settings)
             known = self._finished.get(task.key) if learner.forgetful else None
             if known is not None:
                 self._answers[task.key] = known
-            elif task.settings.adaptive is not None:
-                self._cycles[task.key] = _Cycle(learner.train_epochs(task.key, task.model, task.settings))
-            steps = known.steps if known else learner.steps(task.settings)
-            if task.key in self._cycles:
+            if task.settings.adaptive is not None:
                 steps //= task.settings.epochs
+                epochs = learner.train_epochs(task.key, task.model, task.settings)
+                self._cycles[task.key] = _Cycle(epochs, steps, known.steps // steps if known else None)
             busy = steps / profile.speed
             if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
@@ -199,22 +208,26 @@ class VirtualEngine:
 
     def _epoch(self, task: TrainTask, cycle: _Cycle) -> None:
         """One epoch of a learner that decides itself when to send (Metis, section V)."""
-        learner, settings = self._learners[task.learner], task.settings
-        epoch = next(cycle.epochs)
+        if not self._goes_on(task, cycle):
+            self._send(task)
+        else:
+            self._push(self._now + cycle.steps / self._profiles[task.learner].speed, "epoch", task.key)
+
+    def _goes_on(self, task: TrainTask, cycle: _Cycle) -> bool:
+        """Train an epoch and say whether another one follows; a cycle that is lived through again takes as many."""
+        if cycle.known is not None:
+            cycle.known -= 1
+            return cycle.known > 0
+        settings, epoch = task.settings, next(cycle.epochs)
         cycle.losses.append(epoch.validation_loss)
         assert settings.adaptive is not None
         staleness = self._committed - settings.committed + epoch.trained.steps
-        if (
-            sends(cycle.losses, settings.adaptive)
-            or staleness > settings.staleness_limit
-            or epoch.number >= settings.epochs
-        ):
-            update = learner.send(task.version, task.model, epoch.trained)
-            self._answers[task.key] = self._arrival(task, update)
-            self._send(task)
-            return
-        steps = learner.steps(settings) // settings.epochs
-        self._push(self._now + steps / self._profiles[task.learner].speed, "epoch", task.key)
+        stale, last = staleness > settings.staleness_limit, epoch.number >= settings.epochs
+        if not (stale or last or sends(cycle.losses, settings.adaptive)):
+            return True
+        update = self._learners[task.learner].send(task.version, task.model, epoch.trained)
+        self._answers[task.key] = self._arrival(task, update)
+        return False
 
     def _train(self, task: TrainTask) -> None:
         """Train a task, and with it others that are under way: their answers do not depend on when that is done."""
