@@ -24,7 +24,8 @@ from abaton.records.methods import METHODS, SETTINGS, WHOLE
 from abaton.records.need import Rule
 from abaton.records.repair import Repair
 from abaton.records.rules import Line, Where, understand
-from abaton.records.scope import Dropped, Handler, Node, Scope, masked
+from abaton.records.scope import Handler, Node, Scope, masked
+from abaton.records.shapes import Shape, usual_list
 from abaton.records.terminology import absent_reason, concept
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
@@ -42,18 +43,6 @@ class Under(NamedTuple):
 
     keep: bool
     limit: int
-
-
-class Shape(Dropped):
-    """What happens to the keys of one kind of object."""
-
-    __slots__ = ("full", "steps")
-
-    def __init__(
-        self, steps: tuple[tuple[str, Handler], ...], drops: tuple[tuple[str, str], ...], full: int
-    ) -> None:
-        super().__init__(drops)
-        self.steps, self.full = steps, full
 
 
 class Plan:
@@ -230,13 +219,7 @@ class Plan:
                 return scope.drop(node, "malformed")
             keys = tuple(value)
             shape = shapes.get(keys) or learn(keys)
-            if shape.drops:
-                scope.seen(shape)
-            out = {}
-            for key, handler in shape.steps:
-                made = handler(value[key], scope)
-                if made is not None:
-                    out[key] = made
+            out = shape.run(value, scope)
             if not out:
                 return None
             size = len(out)
@@ -350,7 +333,7 @@ def _each(handler: Handler, node: Node) -> Handler:
             return None if made is None else [made]
         return [made for each in value if (made := handler(each, scope)) is not None] or None
 
-    return run
+    return usual_list(run, handler)
 
 
 def _masking(handler: Handler) -> Handler:
