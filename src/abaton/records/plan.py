@@ -207,9 +207,8 @@ class Plan:
                     drops.append((f"{node.path}.{key}" if known else f"{node.path}.(unknown)", found))
                 else:
                     steps.append((key, found))
-            made = Shape(
-                tuple(steps), tuple(drops), -1 if repair.needs([k for k, _ in steps]) else len(steps)
-            )
+            full = -1 if repair.needs([k for k, _ in steps]) else len(steps)
+            made = Shape(tuple(steps), tuple(drops), full, finish, settled=fixup is None and full > 0)
             if len(shapes) < _MOST_SHAPES:
                 shapes[keys] = made
             return made
@@ -219,11 +218,14 @@ class Plan:
                 return scope.drop(node, "malformed")
             keys = tuple(value)
             shape = shapes.get(keys) or learn(keys)
-            out = shape.run(value, scope)
+            return shape.run(value, scope)
+
+        def finish(out: dict[str, Any], value: dict[str, Any], scope: Scope, full: int) -> Any:
+            """Make what is left of an object valid."""
             if not out:
                 return None
             size = len(out)
-            if size != shape.full:
+            if size != full:
                 repair(out, value, scope)
                 size = -1
             elif fixup is None:

@@ -252,6 +252,13 @@ class Pseudonyms:
         token = self.token(kind, old, server)
         return self._remember(kind, old, server, letters(token), as_uuid(token))
 
+    def fresh(self, kind: str, old: str, server: str = "") -> tuple[str, str]:
+        """The same as :meth:`pair`, for what is met once: it is not remembered unless it has to be."""
+        if kind == "Patient" or len(old) == 26 or self._issued:
+            return self.pair(kind, old, server)
+        token = self.token(kind, old, server)
+        return letters(token), as_uuid(token)
+
     def _remember(self, kind: str, old: str, server: str, new: str, address: str) -> tuple[str, str]:
         if len(self._known) >= _REMEMBERED:
             self.forget()

@@ -92,7 +92,7 @@ class Document:
         known = full_url.__class__ is str
         if old.__class__ is not str or not old:
             old = full_url if known and full_url else _content(resource)
-        identity, address = self.names.pair(kind, old, server)
+        identity, address = self.names.fresh(kind, old, server)
         self.entries.append((resource, identity))
         if stays:
             if known:
