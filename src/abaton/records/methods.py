@@ -142,11 +142,10 @@ def _year(settings: Settings, node: Node) -> Handler:
                     return head + tail
             return scope.drop(node, "malformed")
 
-        # The string "-" holds itself and the empty text: what may stand behind a year.
         return usual(
             run,
             """\
-made = $years.get(v[:4]) if v.__class__ is str and v[4:5] in "-" else None
+made = $years.get(v[:4]) if v.__class__ is str and len(v) > 4 and v[4] == "-" else None
 if made is None:
     made = $slow(v, scope)""",
             years={f"{year}": f"{year}{tail}" for year in range(1900, 2100)},

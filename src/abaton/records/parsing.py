@@ -27,7 +27,6 @@ except ImportError:  # a phone has the standard library only
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_DEPTH = 64
-_DEEP = b"\n" + b"  " * (MAX_DEPTH + 1)
 _SMALL = 8_192
 
 
@@ -70,10 +69,7 @@ def _fast(raw: bytes, where: str) -> Any:
 
 
 def _again(document: Any, raw: bytes, where: str) -> bytes:
-    """A document written again in the spacing it came in; one that is nested too deeply is refused."""
-    if raw[1:2] == b"\n":
-        again = orjson.dumps(document, option=orjson.OPT_INDENT_2)
-        return _too_deep(where) if _DEEP in again else again
+    """A document written again; one that is nested too deeply is refused."""
     if len(raw) < _SMALL and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
         return orjson.dumps(document)
     # orjson writes no deeper than a limit of its own: with that many lists around it less ours, what it
@@ -104,7 +100,7 @@ _AROUND = 0 if orjson is None else _deepest() - MAX_DEPTH
 
 def _same_keys(raw: bytes, again: bytes) -> bool:
     """Whether nothing but spacing and the form of numbers and escapes differs, so that no key was lost."""
-    dense, dense_again = raw.translate(None, b" \t\n\r"), again.translate(None, b" \n")
+    dense, dense_again = raw.translate(None, b" \t\n\r"), again.translate(None, b" ")
     if dense == dense_again:
         return True
     if b"\\u002" in raw or b"\\u003" in raw:

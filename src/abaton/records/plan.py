@@ -25,12 +25,15 @@ from abaton.records.need import Rule
 from abaton.records.repair import Repair
 from abaton.records.rules import Line, Where, understand
 from abaton.records.scope import Handler, Node, Scope, masked
-from abaton.records.shapes import Shape, usual_list
+from abaton.records.shapes import Shape, usual, usual_list
 from abaton.records.terminology import absent_reason, concept
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
 States = tuple[State, ...]
 _MOST_SHAPES = 4096
+_USUAL = """\
+found = $shapes.get(tuple(v)) if v.__class__ is dict else None
+made = $slow(v, scope) if found is None else found.run(v, scope)"""
 STRUCTURAL = frozenset({"id", "meta", "contained", "identifier", "implicitRules"})
 """Elements of a resource that no rule decides about: they are made new, or go."""
 
@@ -234,7 +237,7 @@ class Plan:
             # What was put in takes the place R4 gives it, so that a second run finds nothing to move.
             return fixed if fixed is None or len(fixed) == size else repair.in_order(fixed)
 
-        return run
+        return usual(run, _USUAL, shapes=shapes)
 
     def _element(
         self, node: Node, fields: dict[str, Element], key: str, states: States, *, under: Under
