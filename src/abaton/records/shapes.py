@@ -17,7 +17,7 @@ from abaton.records.scope import Dropped, Handler, Scope
 _OFTEN = 24
 _HEAD = """\
 def run(value, scope):
-    seen, codes, targets = scope.seen, scope.codes, scope.targets
+    seen, by_code, targets = scope.seen, scope.codes.by_code, scope.targets
 """
 _STEP = """\
 v = value[$key]

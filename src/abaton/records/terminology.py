@@ -34,6 +34,8 @@ class Codes(dict[Any, dict[str, Any] | None]):
     def __init__(self, named: frozenset[tuple[str, str]] = frozenset()) -> None:
         super().__init__()
         self._named = named
+        # Most codes have one system only: asking for the code alone saves a pair and its hash.
+        self.by_code: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def __missing__(self, pair: tuple[Any, Any]) -> dict[str, Any] | None:
         """Look a pair up for the first time."""
@@ -43,6 +45,8 @@ class Codes(dict[Any, dict[str, Any] | None]):
         made = {"coding": [{"system": system, "code": code}]} if known else None
         if len(self) < _REMEMBERED:
             self[pair] = made
+            if made is not None:
+                self.by_code.setdefault(code, (system, made))
         return made
 
     def knows(self, system: Any, code: Any) -> bool:
@@ -88,7 +92,9 @@ def _coding(node: Node) -> Handler:
 _CONCEPT = """\
 try:
     (one,) = v["coding"]
-    made = codes[one["system"], one["code"]]
+    system, made = by_code[one["code"]]
+    if system != one["system"]:
+        made = None
 except (KeyError, TypeError, ValueError):
     made = None
 if made is None or len(one) != 3 or "display" not in one:
@@ -146,7 +152,7 @@ try:
         and v["unit"] is not None
         and (number.__class__ is float or number.__class__ is int)
         and number <= $cap
-        and codes[system, code] is not None
+        and by_code[code][0] == system
     ):
         made = {"value": number, "system": system, "code": code}
         seen($unit)
