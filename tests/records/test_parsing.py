@@ -100,3 +100,17 @@ def test_a_key_twice_never_slips_through(document, data):
     raw = (body[:-1] + "," + more + "}").encode()
     with pytest.raises(Refused):
         parsing.parse(raw)
+
+
+@pytest.mark.parametrize("depth", range(60, 68))
+@pytest.mark.parametrize("inner", ["1", "[]", '{"a":[]}'])
+@pytest.mark.parametrize("beside", ["", '"p":[' + "{}," * 70 + "1],", '"p":"' + "x" * 9_000 + '",'])
+def test_the_limit_of_nesting_is_the_same_for_both_parsers(depth: int, inner: str, beside: str) -> None:
+    raw = ("{" + beside + '"k":' + "[" * depth + inner + "]" * depth + "}").encode()
+    levels = 1 + depth + inner.count("{") + inner.count("[")
+    for parser in (parsing._fast, parsing._slow):
+        if levels <= parsing.MAX_DEPTH:
+            assert parser(raw, "")["k"]
+        else:
+            with pytest.raises(Refused, match="nested"):
+                parser(raw, "")

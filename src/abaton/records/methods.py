@@ -18,6 +18,7 @@ from abaton.records.pseudonyms import as_uuid, token_of
 from abaton.records.references import remap
 from abaton.records.scope import Handler, Node, Scope
 from abaton.records.scrub import scrub
+from abaton.records.shapes import usual
 from abaton.records.terminology import measure, terminology
 
 Settings = Mapping[str, str]
@@ -48,7 +49,10 @@ def _number(settings: Settings, name: str, node: Node, *, least: float = 0.0) ->
 def keep(_: Settings, node: Node) -> Handler:
     """Keep a plain value if it has the JSON type that R4 gives it."""
     if node.type == "boolean":
-        return lambda v, scope: v if v is True or v is False else scope.drop(node, "malformed")
+        return usual(
+            lambda v, scope: v if v is True or v is False else scope.drop(node, "malformed"),
+            "made = v if v is True or v is False else $slow(v, scope)",
+        )
     if node.type in NUMBERS:
         wide = node.type == "decimal"
 
@@ -57,7 +61,8 @@ def keep(_: Settings, node: Node) -> Handler:
                 return v
             return scope.drop(node, "malformed")
 
-        return number
+        also = " or v.__class__ is float" if wide else ""
+        return usual(number, f"made = v if v.__class__ is int{also} else $slow(v, scope)")
     return lambda v, scope: v if v.__class__ is str else scope.drop(node, "malformed")
 
 
@@ -137,7 +142,14 @@ def _year(settings: Settings, node: Node) -> Handler:
                     return head + tail
             return scope.drop(node, "malformed")
 
-        return run
+        return usual(
+            run,
+            """\
+made = $years.get(v[:4]) if v.__class__ is str and len(v) > 4 and v[4] == "-" else None
+if made is None:
+    made = $slow(v, scope)""",
+            years={f"{year}": f"{year}{tail}" for year in range(1900, 2100)},
+        )
     cap = int(_number(settings, "cap", node))
 
     def capped(value: Any, scope: Scope) -> Any:

@@ -27,7 +27,7 @@ except ImportError:  # a phone has the standard library only
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_DEPTH = 64
-_DEEP = b"\n" + b"  " * (MAX_DEPTH + 1)
+_SMALL = 8_192
 
 
 def parse(raw: bytes, *, where: str = "", limit: int = MAX_BYTES) -> dict[str, Any]:
@@ -62,14 +62,40 @@ def _fast(raw: bytes, where: str) -> Any:
         if "recursion" in str(error) or "nest" in str(error):
             _too_deep(where)
         _broken(raw, where)
-    again = orjson.dumps(document)
+    again = _again(document, raw, where)
     if again != raw and not _same_keys(raw, again):
         _slow(raw, where)
-    # Nesting shows as indentation; brackets are only counted where there are enough of them to nest
-    # that deep.
-    if len(again) > 2 * MAX_DEPTH and _DEEP in orjson.dumps(document, option=orjson.OPT_INDENT_2):
-        _too_deep(where)
     return document
+
+
+def _again(document: Any, raw: bytes, where: str) -> bytes:
+    """A document written again; one that is nested too deeply is refused."""
+    if len(raw) < _SMALL and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
+        return orjson.dumps(document)
+    # orjson writes no deeper than a limit of its own: with that many lists around it less ours, what it
+    # still writes is within ours. So one writing looks at keys and nesting both.
+    around = document
+    for _ in range(_AROUND):
+        around = [around]
+    try:
+        return orjson.dumps(around)[_AROUND:-_AROUND]
+    except orjson.JSONEncodeError:
+        _too_deep(where)
+
+
+def _deepest() -> int:
+    """How many lists within lists orjson writes at most."""
+    node: list[Any] = []
+    for depth in range(1, 100_000):
+        try:
+            orjson.dumps(node)
+        except orjson.JSONEncodeError:
+            return depth - 1
+        node = [node]
+    raise RuntimeError("this orjson has no limit on nesting: use one that has")
+
+
+_AROUND = 0 if orjson is None else _deepest() - MAX_DEPTH
 
 
 def _same_keys(raw: bytes, again: bytes) -> bool:

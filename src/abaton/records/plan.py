@@ -24,12 +24,16 @@ from abaton.records.methods import METHODS, SETTINGS, WHOLE
 from abaton.records.need import Rule
 from abaton.records.repair import Repair
 from abaton.records.rules import Line, Where, understand
-from abaton.records.scope import Dropped, Handler, Node, Scope, masked
+from abaton.records.scope import Handler, Node, Scope, masked
+from abaton.records.shapes import Shape, usual, usual_list
 from abaton.records.terminology import absent_reason, concept
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
 States = tuple[State, ...]
 _MOST_SHAPES = 4096
+_USUAL = """\
+found = $shapes.get(tuple(v)) if v.__class__ is dict else None
+made = $slow(v, scope) if found is None else found.run(v, scope)"""
 STRUCTURAL = frozenset({"id", "meta", "contained", "identifier", "implicitRules"})
 """Elements of a resource that no rule decides about: they are made new, or go."""
 
@@ -42,18 +46,6 @@ class Under(NamedTuple):
 
     keep: bool
     limit: int
-
-
-class Shape(Dropped):
-    """What happens to the keys of one kind of object."""
-
-    __slots__ = ("full", "steps")
-
-    def __init__(
-        self, steps: tuple[tuple[str, Handler], ...], drops: tuple[tuple[str, str], ...], full: int
-    ) -> None:
-        super().__init__(drops)
-        self.steps, self.full = steps, full
 
 
 class Plan:
@@ -218,9 +210,8 @@ class Plan:
                     drops.append((f"{node.path}.{key}" if known else f"{node.path}.(unknown)", found))
                 else:
                     steps.append((key, found))
-            made = Shape(
-                tuple(steps), tuple(drops), -1 if repair.needs([k for k, _ in steps]) else len(steps)
-            )
+            full = -1 if repair.needs([k for k, _ in steps]) else len(steps)
+            made = Shape(tuple(steps), tuple(drops), full, finish, settled=fixup is None and full > 0)
             if len(shapes) < _MOST_SHAPES:
                 shapes[keys] = made
             return made
@@ -230,17 +221,14 @@ class Plan:
                 return scope.drop(node, "malformed")
             keys = tuple(value)
             shape = shapes.get(keys) or learn(keys)
-            if shape.drops:
-                scope.seen(shape)
-            out = {}
-            for key, handler in shape.steps:
-                made = handler(value[key], scope)
-                if made is not None:
-                    out[key] = made
+            return shape.run(value, scope)
+
+        def finish(out: dict[str, Any], value: dict[str, Any], scope: Scope, full: int) -> Any:
+            """Make what is left of an object valid."""
             if not out:
                 return None
             size = len(out)
-            if size != shape.full:
+            if size != full:
                 repair(out, value, scope)
                 size = -1
             elif fixup is None:
@@ -249,7 +237,7 @@ class Plan:
             # What was put in takes the place R4 gives it, so that a second run finds nothing to move.
             return fixed if fixed is None or len(fixed) == size else repair.in_order(fixed)
 
-        return run
+        return usual(run, _USUAL, shapes=shapes)
 
     def _element(
         self, node: Node, fields: dict[str, Element], key: str, states: States, *, under: Under
@@ -350,7 +338,7 @@ def _each(handler: Handler, node: Node) -> Handler:
             return None if made is None else [made]
         return [made for each in value if (made := handler(each, scope)) is not None] or None
 
-    return run
+    return usual_list(run, handler)
 
 
 def _masking(handler: Handler) -> Handler:

@@ -21,6 +21,7 @@ from abaton.records.elements import resources
 from abaton.records.pseudonyms import Pseudonyms, as_uuid
 from abaton.records.scope import Beside, Handler, Node, Notes, Scope
 from abaton.records.scrub import words_of
+from abaton.records.shapes import usual
 
 if TYPE_CHECKING:
     from abaton.records.methods import Settings
@@ -34,6 +35,16 @@ _UUID = re.compile(
     r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"
 )
 _SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
+_USUAL = """\
+try:
+    made = {"reference": targets[v["reference"]]}
+except (KeyError, TypeError):
+    made = None
+if made is None or len(v) != 1:
+    if made is not None and len(v) == 2 and "display" in v:
+        seen($display)
+    else:
+        made = $slow(v, scope)"""
 
 
 class Document:
@@ -81,7 +92,7 @@ class Document:
         known = full_url.__class__ is str
         if old.__class__ is not str or not old:
             old = full_url if known and full_url else _content(resource)
-        identity, address = self.names.pair(kind, old, server)
+        identity, address = self.names.fresh(kind, old, server)
         self.entries.append((resource, identity))
         if stays:
             if known:
@@ -136,11 +147,11 @@ class Document:
         return self._words
 
     def _turn(self, reference: str) -> str:
-        match = _REST.fullmatch(reference)
+        match = _REST.fullmatch(reference) if "/" in reference else None
         if match is not None and match[2] in resources():
             place = self._places.get((match[2], match[3]))
             return place or f"{match[2]}/{self.names.identity(match[2], match[3])}"
-        query = _QUERY.fullmatch(reference)
+        query = _QUERY.fullmatch(reference) if "?" in reference else None
         if query is not None and query[1] in resources():
             return self._conditional(query[1], query[2])
         same = _UUID.fullmatch(reference)
@@ -176,6 +187,12 @@ def server_of(full_url: object) -> str:
 
 def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
     """Type and id of resources that two servers in one Bundle both use, for different things."""
+    try:
+        ids = {entry["resource"]["id"] for entry in entries}
+    except (KeyError, TypeError):
+        ids = set()
+    if len(ids) == len(entries):  # no id twice, as nearly always
+        return frozenset()
     met: set[tuple[str, str]] = set()
     twice: set[tuple[str, str]] = set()
     for entry in entries:
@@ -248,7 +265,7 @@ def remap(_: Settings, node: Node) -> Handler:
             return {**made, "type": kind} if kind else made
         return scope.drop(node, "reference without a target")
 
-    return run
+    return usual(run, _USUAL, display=display)
 
 
 def _contained(reference: str, scope: Scope, node: Node) -> Any:

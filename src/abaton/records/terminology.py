@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
 from abaton.records.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope, masked
+from abaton.records.shapes import usual
 from abaton.records.ucum import is_unit
 from abaton.records.vocabulary import ABSENT, binding, is_known
 
@@ -18,30 +20,39 @@ _YEARS = frozenset({"a", "years", "year", "yr", "y"})
 _REMEMBERED = 65_536
 
 
-class Codes(dict[Any, bool]):
-    """Remembers which pairs of system and code are known; a study's own codes count as known.
+class Codes(dict[Any, dict[str, Any] | None]):
+    """Remembers the concept that stays for a pair of system and code; nothing stays for an unknown pair.
 
-    >>> Codes()["http://loinc.org", "8310-5"], Codes(frozenset({("urn:x", "7")}))["urn:x", "7"]
-    (True, True)
+    A study's own codes count as known. A concept is made once and shared by all records that hold it.
+
+    >>> Codes()["http://loinc.org", "8310-5"]
+    {'coding': [{'system': 'http://loinc.org', 'code': '8310-5'}]}
+    >>> Codes(frozenset({("urn:x", "7")})).knows("urn:x", "7"), Codes().knows("urn:x", "7")
+    (True, False)
     """
 
     def __init__(self, named: frozenset[tuple[str, str]] = frozenset()) -> None:
         super().__init__()
         self._named = named
+        # Most codes have one system only: asking for the code alone saves a pair and its hash.
+        self.by_code: dict[str, tuple[str, dict[str, Any]]] = {}
 
-    def __missing__(self, pair: tuple[Any, Any]) -> bool:
+    def __missing__(self, pair: tuple[Any, Any]) -> dict[str, Any] | None:
         """Look a pair up for the first time."""
         system, code = pair
         text = system.__class__ is str and code.__class__ is str
         known = text and (is_known(system, code) or pair in self._named)
+        made = {"coding": [{"system": system, "code": code}]} if known else None
         if len(self) < _REMEMBERED:
-            self[pair] = known
-        return known
+            self[pair] = made
+            if made is not None:
+                self.by_code.setdefault(code, (system, made))
+        return made
 
     def knows(self, system: Any, code: Any) -> bool:
         """Whether a code may stay, whatever stands in the place of it."""
         try:
-            return self[system, code]
+            return self[system, code] is not None
         except TypeError:  # a list or an object where a text belongs
             return False
 
@@ -78,6 +89,24 @@ def _coding(node: Node) -> Handler:
     return run
 
 
+_CONCEPT = """\
+try:
+    (one,) = v["coding"]
+    system, made = by_code[one["code"]]
+    if system != one["system"]:
+        made = None
+except (KeyError, TypeError, ValueError):
+    made = None
+if made is None or len(one) != 3 or "display" not in one:
+    made = $slow(v, scope)
+elif len(v) == 2 and "text" in v:
+    seen($both)
+elif len(v) == 1:
+    seen($display)
+else:
+    made = $slow(v, scope)"""
+
+
 def concept(node: Node, general: Handler) -> Handler:
     """A CodeableConcept with one known code, in one step; anything else goes the general way."""
     text = (f"{node.path}.text", "no rule")
@@ -87,27 +116,19 @@ def concept(node: Node, general: Handler) -> Handler:
     def run(value: Any, scope: Scope) -> Any:
         try:
             (only,) = value["coding"]
-            system, code = only["system"], only["code"]
-            if not scope.codes[system, code]:
-                return general(value, scope)
+            made = scope.codes[only["system"], only["code"]]
         except (KeyError, TypeError, ValueError):
             return general(value, scope)
-        if len(value) == 2 and "text" in value:
-            if len(only) == 3 and "display" in only:
-                scope.seen(beside[2, 3])
-                return {"coding": [{"system": system, "code": code}]}
-            if len(only) == 2:
-                scope.seen(beside[2, 2])
-                return {"coding": [{"system": system, "code": code}]}
-        elif len(value) == 1:
-            if len(only) == 3 and "display" in only:
-                scope.seen(beside[1, 3])
-                return {"coding": [{"system": system, "code": code}]}
-            if len(only) == 2:
-                return {"coding": [{"system": system, "code": code}]}
-        return general(value, scope)
+        size, inner = len(value), len(only)
+        if made is None or inner > 3 or (inner == 3 and "display" not in only):
+            return general(value, scope)
+        if size > 2 or (size == 2 and "text" not in value):
+            return general(value, scope)
+        if size + inner > 3:
+            scope.seen(beside[size, inner])
+        return made
 
-    return run
+    return usual(run, _CONCEPT, both=beside[2, 3], display=beside[1, 3])
 
 
 def _code(node: Node, known: Callable[[str], bool] | None) -> Handler:
@@ -119,7 +140,26 @@ def _code(node: Node, known: Callable[[str], bool] | None) -> Handler:
             return value
         return scope.drop(node, "code not on its list")
 
-    return run
+    return usual(run, "made = v if v.__class__ is str and $known(v) else $slow(v, scope)", known=known)
+
+
+_MEASURE = """\
+made = None
+try:
+    number, code, system = v["value"], v["code"], v["system"]
+    if (
+        len(v) == 4
+        and v["unit"] is not None
+        and (number.__class__ is float or number.__class__ is int)
+        and number <= $cap
+        and by_code[code][0] == system
+    ):
+        made = {"value": number, "system": system, "code": code}
+        seen($unit)
+except (KeyError, TypeError):
+    pass
+if made is None:
+    made = $slow(v, scope)"""
 
 
 def measure(settings: Settings, node: Node) -> Handler:
@@ -161,7 +201,9 @@ def measure(settings: Settings, node: Node) -> Handler:
             return made
         return scope.drop(node, "empty")
 
-    return run
+    if is_age:
+        return run
+    return usual(run, _MEASURE, unit=unit_only, cap=cap or math.inf)
 
 
 def _masked(extensions: Any) -> Any:

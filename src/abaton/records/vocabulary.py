@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
 from abaton.records.elements import resources, table
 from abaton.records.ucum import is_unit
 
+_REMEMBERED = 1_024
 ABSENT = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
 
 _VERHOEFF_TIMES = [
@@ -83,7 +84,7 @@ def is_loinc(code: str) -> bool:
 
 def _form(pattern: str) -> Callable[[str], bool]:
     whole = re.compile(pattern, re.ASCII)
-    return lambda code: whole.fullmatch(code) is not None
+    return lru_cache(_REMEMBERED)(lambda code: whole.fullmatch(code) is not None)
 
 
 _ICD10 = _form(r"[A-Z]\d\d(?:\.\d{1,3})?[*+†!]?")
