@@ -44,9 +44,9 @@ def test_resume_from_any_event_ends_with_the_same_digests(tmp_path, monkeypatch)
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path / "whole") as whole:
         row = start(whole, RECIPE)
-        expected, events = digests(whole, row.run), whole.run(row.run).result["updates"]
+        expected, events = digests(whole, row.run), Journal(whole, row.run).known
     assert row.status == "finished"
-    for cut in range(1, events + 4):
+    for cut in range(1, events + 1):
         with Store(tmp_path / str(cut)) as store:
             with pytest.raises(Crash):
                 start(store, RECIPE, crash_after(cut))
