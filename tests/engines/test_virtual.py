@@ -51,7 +51,7 @@ def task(key: str = "t", learner: str = "site0") -> TrainTask:
 def test_time_is_download_plus_compute_plus_upload_of_the_real_bytes():
     profile = Profile(speed=8.0, bandwidth=100.0, latency=0.5)
     simulated = engine({"site0": profile})
-    assert simulated.events() == (Joined(0.0, "site0", 20),)
+    assert simulated.events() == (Joined(0.0, "site0", 20, labels=(12, 8)),)
     simulated.submit([task()])
     (event,) = simulated.events()
     assert isinstance(event, Arrived)
@@ -90,7 +90,7 @@ def test_dropout_fails_the_share_it_names():
 
 def test_learners_join_and_leave_in_the_middle_and_never_answer_afterwards():
     simulated = engine({"site0": Profile(joins=1.0, leaves=2.0, speed=1.0)})
-    assert simulated.events() == (Joined(1.0, "site0", 20),)
+    assert simulated.events() == (Joined(1.0, "site0", 20, labels=(12, 8)),)
     simulated.submit([task()])
     assert simulated.events() == (Left(2.0, "site0"),)
     assert simulated.events() == ()

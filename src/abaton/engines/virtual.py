@@ -7,15 +7,15 @@ simulated, the upload from the real number of encoded bytes.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
-from abaton.control.adaptive import sends
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
 from abaton.errors import SettingsError
-from abaton.learning import Crew, Epoch, Job, Learner, Update
+from abaton.learning import Crew, Epoch, Job, Learner, Update, cycle_ends
 
 _TOGETHER = 64  # tasks trained at once: enough for all cores, and few answers wait in memory
 
@@ -124,6 +124,7 @@ class VirtualEngine:
             if task.key in self._seen:
                 continue
             self._seen.add(task.key)
+            task = self._counted(task)
             self._tasks[task.key] = task
             learner, profile = self._learners[task.learner], self._profiles[task.learner]
             started = self._now + profile.latency + task.model.nbytes / profile.bandwidth
@@ -147,6 +148,16 @@ class VirtualEngine:
                 self._push(started + busy, "epoch", task.key)
             else:
                 self._push(started + busy, "trained", task.key)
+
+    def _counted(self, task: Task) -> Task:
+        """A task with a time budget as one of so many batches as fit, or as it took in an earlier life."""
+        if isinstance(task, EvaluateTask) or not task.settings.budget or task.settings.steps:
+            return task
+        known = self._finished.get(task.key)
+        # A product such as 0.3 x 10 may come out just below the whole number that is meant.
+        fits = math.floor(task.settings.budget * self._profiles[task.learner].speed + 1e-9)
+        steps = max(1, fits) if known is None else known.steps
+        return replace(task, settings=replace(task.settings, steps=steps))
 
     def set_timer(self, name: str, at: float) -> None:
         """Ask for a tick at a simulated time."""
@@ -179,7 +190,8 @@ class VirtualEngine:
 
     def _happen(self, kind: str, name: str) -> Event | None:
         if kind == "joins":
-            return Joined(self._now, name, len(self._learners[name].examples), self._profiles[name].group)
+            learner, group = self._learners[name], self._profiles[name].group
+            return Joined(self._now, name, len(learner.examples), group, learner.labels)
         if kind == "leaves":
             return Left(self._now, name)
         if kind == "ticks":
@@ -218,12 +230,9 @@ class VirtualEngine:
         if cycle.known is not None:
             cycle.known -= 1
             return cycle.known > 0
-        settings, epoch = task.settings, next(cycle.epochs)
+        epoch = next(cycle.epochs)
         cycle.losses.append(epoch.validation_loss)
-        assert settings.adaptive is not None
-        staleness = self._committed - settings.committed + epoch.trained.steps
-        stale, last = staleness > settings.staleness_limit, epoch.number >= settings.epochs
-        if not (stale or last or sends(cycle.losses, settings.adaptive)):
+        if not cycle_ends(task.settings, cycle.losses, epoch, self._committed):
             return True
         update = self._learners[task.learner].send(task.version, task.model, epoch.trained)
         self._answers[task.key] = self._arrival(task, update)
@@ -253,7 +262,7 @@ class VirtualEngine:
             payload=self._keep(update.payload),
             size=len(update.payload),
             steps=update.steps,
-            examples=len(self._learners[task.learner].examples),
+            examples=self._learners[task.learner].size(task.settings),
             metrics={"loss": update.loss},
             score=update.score,
         )
