@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.errors import SettingsError
-from abaton.learning import Crew, Epoch, Job, Learner, Update, cycle_ends
+from abaton.errors import AbatonError, SettingsError
+from abaton.learning import Crew, CrewError, Epoch, Job, Learner, Update, cycle_ends
 
 _TOGETHER = 64  # tasks trained at once: enough for all cores, and few answers wait in memory
 
@@ -104,6 +104,7 @@ class VirtualEngine:
         self._tasks: dict[str, Task] = {}
         self._answers: dict[str, Arrived] = {}
         self._cycles: dict[str, _Cycle] = {}
+        self._refused: set[str] = set()
         self._crew = Crew(learners)
         self._seen: set[str] = set()
         self._heap: list[tuple[float, int, str, str]] = []
@@ -174,6 +175,7 @@ class VirtualEngine:
     def _forget(self, key: str) -> None:
         for known in (self._tasks, self._cycles, self._answers):
             known.pop(key, None)
+        self._refused.discard(key)
 
     def tell(self, committed: int) -> None:
         """Let learners know how many steps have been committed: here they know at once."""
@@ -200,23 +202,42 @@ class VirtualEngine:
         if task is None or self._profiles[task.learner].leaves <= self._now:
             self._forget(name)
             return None  # cancelled, or its learner left in the middle: nobody answers
-        if kind == "epoch":
+        if kind in ("epoch", "trained"):
             assert isinstance(task, TrainTask)
-            self._epoch(task, self._cycles[name])
-            return None
-        if kind == "trained":
-            assert isinstance(task, TrainTask)
-            self._train(task)
-            self._send(task)
-            return None
-        answer = self._answers.get(name)
+            self._work(task)
+            if name not in self._refused:
+                return None
+        answer, refused = self._answers.get(name), name in self._refused
         self._forget(name)
         if kind == "drops":
             return Failed(self._now, task.learner, name, "dropped out")
         if kind == "scored":
-            return Scored(self._now, task.learner, name, self._learners[task.learner].evaluate(task.model))
+            return self._score(task)
+        if refused:
+            return Failed(self._now, task.learner, name, "task was refused")
         assert answer is not None
         return replace(answer, at=self._now)
+
+    def _score(self, task: Task) -> Event:
+        try:
+            score = self._learners[task.learner].evaluate(task.model)
+        except AbatonError as error:
+            _raise_if_a_setting(error)
+            return Failed(self._now, task.learner, task.key, "task was refused")
+        return Scored(self._now, task.learner, task.key, score)
+
+    def _work(self, task: TrainTask) -> None:
+        """Train, and send the update or go on; a learner that cannot is remembered as having refused."""
+        try:
+            if task.key in self._cycles:
+                self._epoch(task, self._cycles[task.key])
+                return
+            self._train(task)
+        except AbatonError as error:
+            _raise_if_a_setting(error)
+            self._refused.add(task.key)
+        if task.key not in self._refused:
+            self._send(task)
 
     def _epoch(self, task: TrainTask, cycle: _Cycle) -> None:
         """One epoch of a learner that decides itself when to send (Metis, section V)."""
@@ -240,19 +261,30 @@ class VirtualEngine:
 
     def _train(self, task: TrainTask) -> None:
         """Train a task, and with it others that are under way: their answers do not depend on when that is done."""
-        if task.key in self._answers:
+        if task.key in self._answers or task.key in self._refused:
             return
         waiting = [
             other
             for other in self._tasks.values()
             if isinstance(other, TrainTask)
             and other.key not in self._answers
+            and other.key not in self._refused
             and other.key not in self._cycles
         ]
         together = {other.learner: other for other in waiting[:_TOGETHER]} | {task.learner: task}
         jobs = [Job(t.learner, t.key, t.version, t.model, t.settings) for t in together.values()]
-        for other, update in zip(together.values(), self._crew.train(jobs), strict=True):
-            self._answers[other.key] = self._arrival(other, update)
+        updates: Sequence[Update | None]
+        try:
+            updates = self._crew.train(jobs)
+        except CrewError as error:
+            for failure in error.failures.values():
+                _raise_if_a_setting(failure)
+            updates = error.updates
+        for other, update in zip(together.values(), updates, strict=True):
+            if update is None:
+                self._refused.add(other.key)
+            else:
+                self._answers[other.key] = self._arrival(other, update)
 
     def _arrival(self, task: TrainTask, update: Update) -> Arrived:
         return Arrived(
@@ -274,3 +306,9 @@ class VirtualEngine:
     def _push(self, at: float, kind: str, name: str) -> None:
         heapq.heappush(self._heap, (at, self._sequence, kind, name))
         self._sequence += 1
+
+
+def _raise_if_a_setting(error: AbatonError) -> None:
+    """A wrong setting would fail every task alike: whoever made it wants to read of it, not of a failed round."""
+    if isinstance(error, SettingsError):
+        raise error
