@@ -88,6 +88,8 @@ class SklearnModel:
             order = epoch_order(data.y, settings.window, shuffle)
             # An estimator shuffles what it is given once more: only equal parts give equal bits.
             for rows in stretches(order, settings, steps, asked=counted):
+                if hasattr(estimator, "batch_size"):  # it warns of batches that cannot be filled
+                    estimator.batch_size = min(settings.batch_size, len(rows))
                 estimator.partial_fit(np.asarray(data.x, np.float64)[rows], data.y[rows])
                 steps += -(-len(rows) // settings.batch_size)
                 if over := enough is not None and enough():
