@@ -71,7 +71,9 @@ class Ecdq(Rotating[Parts]):
         check_finite(norms, update, cut, layout, key.learner)
         states, stream = np.empty(_STATES, dtype=np.uint64), np.empty(used * _MOST // 32 + 1, dtype=np.uint32)
         at = dithered.write(outcomes, used, known.cumulative, known.strata, states, stream)
-        body = (
+        return wire.pack(
+            self.code,
+            layout,
             _START.pack(self.bits, found),
             norms.astype("<f8").data,
             update[cut.tail].astype("<f4").data,
@@ -79,7 +81,6 @@ class Ecdq(Rotating[Parts]):
             states.astype("<u8").data if used else b"",
             stream[at:].astype("<u4").data,
         )
-        return wire.pack(self.code, layout, b"".join(body))
 
     def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
         """Open a payload, check every length in it, and decode its stream."""

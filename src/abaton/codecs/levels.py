@@ -99,8 +99,7 @@ def encode(
         pairs[i], messages = block(source[start : start + length], size, place)
         words += messages
     parts = (pairs.astype("<f8"), *(part.astype("<u4") for part in words), source[cut.tail].astype("<f4"))
-    body = b"".join((_START.pack(codec.bits), *(part.tobytes() for part in parts)))
-    return wire.pack(codec.code, layout, body)
+    return wire.pack(codec.code, layout, _START.pack(codec.bits), *(part.data for part in parts))
 
 
 def unpack(codec: LevelsCodec, payload: bytes, layout: Layout, each: int) -> Parts:

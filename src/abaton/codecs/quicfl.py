@@ -86,16 +86,15 @@ class QuicFL(Rotating[Parts]):
         check_finite(norms, update, cut, layout, key.learner)
         places, excess = places[:found], excess[:found]
         quantise.halves(excess, places, seeds[2])
-        body = b"".join(
-            (
-                _START.pack(self.bits, self.shared, 0, found),
-                norms.astype("<f8").data,
-                words[:used].astype("<u4", copy=False).data,
-                update[cut.tail].astype("<f4").data,
-                outliers.write(places, excess, cut.padded),
-            )
+        return wire.pack(
+            self.code,
+            layout,
+            _START.pack(self.bits, self.shared, 0, found),
+            norms.astype("<f8").data,
+            words[:used].astype("<u4", copy=False).data,
+            update[cut.tail].astype("<f4").data,
+            outliers.write(places, excess, cut.padded),
         )
-        return wire.pack(self.code, layout, body)
 
     def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
         """Open a payload and check every length in it."""

@@ -86,7 +86,7 @@ class Sstc(sparse.SparseCodec):
                 body.append(write_maps(places, values, pool, ids, self.coding))
             body.append(self._write_dense(places, values, dense))
         body.append(sparse.write_rest(update, parts, self.biases, layout))
-        return wire.pack(self.code, layout, b"".join(body), flags=self.flags)
+        return wire.pack(self.code, layout, *body, flags=self.flags)
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""

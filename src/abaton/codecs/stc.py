@@ -79,7 +79,7 @@ class Stc(sparse.SparseCodec):
             told, negative = inside(places, values, parts.stretches())
             lists.append(entries.write_context(told, negative, parts.weights))
         rest = sparse.write_rest(update, parts, self.biases, layout)
-        return wire.pack(self.code, layout, b"".join([*heads, *lists, rest]), flags=self.flags)
+        return wire.pack(self.code, layout, *heads, *lists, rest, flags=self.flags)
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""
