@@ -176,7 +176,13 @@ def whole() -> Experiment:
 NOTHING = Examples(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
 VALUES = Examples(np.zeros((20, 4), np.float32), np.zeros(20, np.float32))
 ADAPTIVE = Rules(2, 1, pacing=Asynchronous(adaptive={"": Thresholds()}))
+GROUPED = Rules(2, 1, pacing=Asynchronous(adaptive={"fast": Thresholds()}))
 EXPERIMENTS = [
+    (
+        {"rules": GROUPED, "profiles": {"athens": Profile(group="fast"), "kos": Profile(group="slow")}},
+        "no thresholds for group 'slow'",
+        "any group",
+    ),
     ({"sites": {}}, "no learners", "at least one"),
     ({"rules": Rules(3, 1)}, "learners is 3, but there are 2 sites", "from 1 to 2"),
     ({"profiles": {"delphi": Profile()}}, "profile of 'delphi'", "athens, kos"),
