@@ -46,7 +46,7 @@ def test_tests_speak_of_no_invariant_that_the_page_does_not_have():
         "control/test_step.py",
         "control/test_community.py",
         "lab/test_crash.py",
-        "engines/test_contract.py",
+        "engines/test_engine_contract.py",
     ):
         spoken = re.findall(r"[Ii]nvariant[ _](\d+)", (ROOT / "tests" / file).read_text())
         assert {int(number) for number in spoken} <= numbers

@@ -62,8 +62,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """A row for each number of evaluators and each way of choosing them: what was moved, and how good the model is.
 
-    Every version is tried on up to a thousand test examples. Accuracy is the mean of the last quarter of a run's versions, so that
-    one lucky commit does not decide; `spread` is its standard deviation over seeds.
+    Every version is tried on up to a thousand test examples. Accuracy is the mean of the last quarter of a run's
+    versions, so that one lucky commit does not decide; `spread` is its standard deviation over seeds.
     """
     rows = []
     for policy in _policies(counts):
