@@ -114,18 +114,20 @@ class TorchModel:
         require_examples(data)
         model = self.layout.check(vector, whose="the model").copy()
         solver = Solver.begin(settings, vector, local)
-        chance = torch.Generator().manual_seed(int(shuffle.integers(2**63)))  # for dropout layers
         dense = self.dense if self.dense is not None and self.dense.takes(data.x) else None
+        seed = int(shuffle.integers(2**63))  # drawn by both ways, so that they shuffle alike
+        dropout = None if dense else torch.Generator().manual_seed(seed)
         kept, before = dict(local or {}), solver.steps
         for number in count():
             order, eta = epoch_order(data.y, settings.window, shuffle), rate(settings, number)
             loss, seen = 0.0, 0
             with one_thread():
                 for rows in stretches(order, settings, solver.steps - before, asked=enough is not None):
-                    if dense is not None:
+                    if dropout is None:
+                        assert dense is not None
                         loss += dense.epoch(model, data, rows, solver, eta)
                     else:
-                        with _drawing_from(chance):
+                        with _drawing_from(dropout):
                             added, kept = self._epoch(model, data, rows, solver, eta, kept)
                         loss += added
                     seen += len(rows)
