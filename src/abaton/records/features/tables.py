@@ -25,7 +25,7 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table: the input it belongs to, and whether it is a measured number."""
+    """A column of the table: its input, whether it is a measured number, and whether its statistics are pooled."""
 
     name: str
     input: str
@@ -78,7 +78,8 @@ def _columns(each: Input) -> Iterator[Column]:
             yield Column(f"{each.name}={name}", each.name, pooled=mean)
     else:
         measured = each.kind in (Kind.NUMBER, Kind.AGE, Kind.COUNT)
-        yield Column(each.name, each.name, measured=measured, pooled=mean or measured)
+        gaps = each.kind is not Kind.FLAG or each.source.column is not None
+        yield Column(each.name, each.name, measured=measured, pooled=measured or (mean and gaps))
     if each.indicator:
         yield Column(f"{each.name} missing", each.name)
 
