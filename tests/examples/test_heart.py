@@ -158,10 +158,10 @@ def test_rows_belong_together(made, files):
     table = made["cleveland"].table
     columns = [column.name for column in table.columns]
     places = [columns.index(name) for name in ("age", "sex=male", "pressure", "cholesterol", "highest_rate")]
-    have = Counter(tuple(row[places].tolist()) + (int(y),) for row, y in zip(table.x, table.y, strict=True))
+    have = Counter((*tuple(row[places].tolist()), int(y)) for row, y in zip(table.x, table.y, strict=True))
     keys = ("age", "sex", "trestbps", "chol", "thalach")
     want = Counter(
-        tuple(float(row[key]) for key in keys) + (int(float(row["num"]) > 0),) for row in files["cleveland"]
+        (*tuple(float(row[key]) for key in keys), int(float(row["num"]) > 0)) for row in files["cleveland"]
     )
     assert have == want
 
