@@ -1,6 +1,6 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
-from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
+from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
 from abaton.report.privacy import (
     Checks,
@@ -29,6 +29,7 @@ __all__ = [
     "StudyFacts",
     "accuracy_curves",
     "error_curves",
+    "figures_page",
     "heat_maps",
     "inputs_from",
     "kernel_map",
