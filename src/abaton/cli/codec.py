@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, table
+from abaton.cli.output import emit, note, save, table
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ def pictures(
 
     The page opens anywhere, offline. The numbers of the curves are printed as well.
     """
-    from abaton.codecs.advise import error_by_bits
+    from abaton.codecs.advise import error_by_bits, unpredictable
     from abaton.report import error_curves, figures_page
 
     layout, update = _source(source, store)
-    update = _random(layout) if update is None else update
+    update = unpredictable(layout) if update is None else update
     curves = error_by_bits(layout, update)
     maps = _heat_maps(layout, update, tensor, sparsity, kernels)
-    _write(output, figures_page(f"Codecs: {source}", [*maps, error_curves(curves)]))
+    save(output, figures_page(f"Codecs: {source}", [*maps, error_curves(curves)]))
     rows = [(name, bits, error) for name, points in curves.items() for bits, error in points]
     if json:
         emit([dict(zip(("codec", "bits", "error"), row, strict=True)) for row in rows])
@@ -114,21 +114,6 @@ def _heat_maps(
     versions = ternary(layout, update, sparsity, kernels)
     maps = {name: kernel_map(vector, layout, chosen) for name, vector in versions.items()}
     return [heat_maps(maps, title=f"{chosen}: size of change, by kernel")]
-
-
-def _random(layout: Layout) -> Vector:
-    import numpy as np
-
-    return np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"cannot write '{path}': {error.strerror}", remedy="give a path in a folder that exists"
-        ) from None
 
 
 def _print(advice: Advice, layout: Layout) -> None:

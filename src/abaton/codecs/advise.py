@@ -83,8 +83,7 @@ def advise(layout: Layout, update: Vector | None = None, *, sparsity: float = 0.
     if not layout.size:
         raise SettingsError("the model has no numbers", remedy="choose a model with weights")
     given = update is not None
-    if update is None:
-        update = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
+    update = unpredictable(layout) if update is None else update
     measured = sorted((measure(line, layout, update) for line in candidates(layout, sparsity)), key=_size)
     unbiased = next(m for m in measured if m.unbiased)
     return Advice(
@@ -94,6 +93,11 @@ def advise(layout: Layout, update: Vector | None = None, *, sparsity: float = 0.
         unbiased.line,
         given,
     )
+
+
+def unpredictable(layout: Layout) -> Vector:
+    """Random numbers in place of an update: the worst case for a coder that predicts."""
+    return np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
 
 
 def candidates(layout: Layout, sparsity: float) -> Sequence[str]:

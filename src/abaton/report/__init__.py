@@ -1,5 +1,6 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
+from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
 from abaton.report.privacy import (
@@ -28,12 +29,15 @@ __all__ = [
     "Signature",
     "StudyFacts",
     "accuracy_curves",
+    "calibration_figure",
     "error_curves",
     "figures_page",
+    "forest_figure",
     "heat_maps",
     "inputs_from",
     "kernel_map",
     "partition_figure",
     "privacy_page",
     "privacy_report",
+    "roc_figure",
 ]
