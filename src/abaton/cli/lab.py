@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from abaton.cli import experiments
 from abaton.cli.output import emit, note, table
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Study federated learning: data sets, partitions, and the papers' experiments.", no_args_is_help=True
 )
+for command in experiments.COMMANDS:
+    app.command()(command)
 
 FolderOption = typer.Option(
     None, "--folder", envvar="ABATON_DATA", help="Where the named data sets lie; see 'abaton lab data'."
@@ -113,12 +116,12 @@ def partition(
     lines = [{**line, "group": groups[line["learner"]]} for line in _named(made, found.classes)]
     title = f"{found.name}: {made.form}"
     if save is not None:
-        _write(save, _text(made.to_json()))
+        write(save, _text(made.to_json()))
     if figure is not None:
         from abaton.report.partition import partition_figure
 
         drawn = partition_figure(lines, _class_names(made, found.classes), title=title, groups=groups)
-        _write(figure, drawn.to_html(include_plotlyjs=True))
+        write(figure, drawn.to_html(include_plotlyjs=True))
     if json:
         emit(
             {
@@ -176,7 +179,8 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a file, or say in one line why it cannot be."""
     from abaton.errors import AbatonError
 
     try:

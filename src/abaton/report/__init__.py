@@ -2,6 +2,13 @@
 
 from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
+from abaton.report.policies import (
+    accuracy_over_time,
+    community_cost,
+    exchanges,
+    staleness_boxes,
+    validation_cycles,
+)
 from abaton.report.privacy import (
     Checks,
     Consents,
@@ -28,11 +35,16 @@ __all__ = [
     "Signature",
     "StudyFacts",
     "accuracy_curves",
+    "accuracy_over_time",
+    "community_cost",
     "error_curves",
+    "exchanges",
     "heat_maps",
     "inputs_from",
     "kernel_map",
     "partition_figure",
     "privacy_page",
     "privacy_report",
+    "staleness_boxes",
+    "validation_cycles",
 ]
