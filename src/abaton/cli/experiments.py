@@ -145,10 +145,10 @@ def poisoned(
     *,
     data: str = typer.Option("synthetic", help="A data set by name, or the path of an .npz or .csv file."),
     folder: Path | None = FolderOption,
-    sizes: str = typer.Option("uniform", help="uniform, skewed, power-law or power-law-true."),
+    sizes: str = typer.Option("power-law", help="uniform, skewed, power-law or power-law-true."),
     classes: str = typer.Option("IID", help="As 'abaton lab partition' takes them."),
-    learners: int = typer.Option(10, help="How many learners; the first, and the third, are the bad ones."),
-    rounds: float = typer.Option(10.0, help="Simulated time for all, in rounds of SyncFedAvg."),
+    learners: int = typer.Option(10, help="How many learners; the largest goes bad, or the third, or both."),
+    rounds: float = typer.Option(5.0, help="Simulated time for all, in rounds of SyncFedAvg."),
     rows: int | None = typer.Option(None, min=1, help="Deal so many rows at most."),
     window: int = typer.Option(0, min=0, help="Shuffle rows through a window of so many; 0 shuffles all."),
     rate: float = typer.Option(0.05, help="Learning rate."),
@@ -158,7 +158,8 @@ def poisoned(
 ) -> None:
     """Let one learner have wrong labels, and one send noise: what each policy loses, and how much they still count.
 
-    DVW judges by micro-F1, as in the paper, and by Matthews' correlation, which is 0 for a model that knows nothing.
+    DVW judges by micro-F1 over all validation sets, as in the paper; by micro-F1 over those of the others only, since
+    a learner with wrong labels agrees with itself; and by Matthews' correlation, 0 for a model that knows nothing.
     """
     from abaton.control import TrainSettings
     from abaton.lab.federation import Setting, Task, World
@@ -186,7 +187,7 @@ def poisoned(
         [
             line["attack"],
             line["policy"],
-            line["measure"] or "examples",
+            line["judged_by"],
             *(_mean(line[key]) for key in ("clean", "poisoned", "loss")),
             "" if line["against_fedavg"] is None else f"{line['against_fedavg']:.2f}",
             f"{line['share']:.4f}",

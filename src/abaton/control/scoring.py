@@ -26,7 +26,7 @@ def begin(rules: Rules, state: State, made: Contribution) -> Answer:
     others = sorted(name for name in state.present if name != owner)
     if policy.evaluators is not None and policy.evaluators < len(others):
         others = sorted(draw.sample(others, policy.evaluators, rules.seed, "evaluators", task))
-    asked = replace(made, waiting=frozenset(others), score=made.update.score)
+    asked = replace(made, waiting=frozenset(others), score=made.update.score if policy.own else ())
     tasks = tuple(Evaluate(evaluation(task, name), name, task) for name in others)
     return replace(state, scoring=state.scoring.set(task, asked)), tasks
 

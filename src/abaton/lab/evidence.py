@@ -27,6 +27,9 @@ from abaton.report.policies import (
 from abaton.store import Store
 
 ROUNDS = 200  # what the paper runs: 200 rounds, or 10,000 to 30,000 seconds, which is about as many
+_LATENCY = (
+    1.0  # batches of a fast learner: a local line; with more, evaluations would eat whole rounds at this size
+)
 _ON_TEN = {"Non-IID(50)": "Non-IID(5)", "Non-IID(30)": "Non-IID(5)", "Non-IID(50x5)": "Non-IID(5x7)"}
 
 
@@ -108,7 +111,7 @@ def _settings(table: PaperTable, choice: Choice, rows: Sequence[Row]) -> dict[st
     made = {}
     for row in rows:
         classes = _ON_TEN.get(row.classes, row.classes) if task.data == "synthetic" else row.classes
-        world = World(row.sizes, classes, row.learners, _rows(table, choice, task))
+        world = World(row.sizes, classes, row.learners, _rows(table, choice, task), latency=_LATENCY)
         made[f"{row.sizes}, {classes}"] = Setting(task, world, training, rounds=ROUNDS * choice.scale)
     return made
 

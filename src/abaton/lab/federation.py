@@ -33,7 +33,7 @@ from abaton.vectors import Vector
 VALIDATION, RHO = 0.05, 0.005  # the paper's share of validation examples, and FedAsync's proximal factor
 _MOST_VERSIONS = 10**9  # the time is what ends a run
 _MOST_EPOCHS = 1000  # of an adaptive cycle, which ends itself
-_NEVER = 1.001  # rounds end at sums of floats: let the last one in
+_SLACK = 1.001  # rounds end at sums of floats: let the last one in
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class Setting:
         training: how each learner trains.
         rounds: how long it may take, in rounds of SyncFedAvg.
         measure: by what policies that weigh by validation judge a model.
+        own: whether the learner's own validation set counts in that.
         bad: learners that send something else than they should, by place in the order of size: `flipped` or `noise`.
     """
 
@@ -99,6 +100,7 @@ class Setting:
     )
     rounds: float = 4.0
     measure: str = "micro_f1"
+    own: bool = True
     bad: Mapping[int, str] = field(default_factory=dict)
 
     def recipe(self, policy: str, seed: int) -> dict[str, Any]:
@@ -117,6 +119,7 @@ class Setting:
             "training": changed,
             "time": self.rounds,
             "measure": self.measure,
+            "own": self.own,
             "bad": {str(place): kind for place, kind in self.bad.items()},
         }
         return {"name": "policy", "settings": settings}
@@ -131,6 +134,7 @@ def experiment(
     training: Mapping[str, Any],
     time: float,
     measure: str,
+    own: bool,
     bad: Mapping[str, str],
 ) -> Experiment:
     """The federation that a recipe describes."""
@@ -140,6 +144,7 @@ def experiment(
         TrainSettings(**training),
         time,
         measure,
+        own,
         {int(place): kind for place, kind in bad.items()},
     )
     return make(setting, policy, seed)
@@ -158,7 +163,7 @@ def make(setting: Setting, policy: str, seed: int) -> Experiment:
     rules = _rules(setting, policy, seed, _seconds(setting, dealt, machines, model))
     share = VALIDATION if rules.validation else 0.0
     split = sites(data.train, data.labels, dealt, validation=share, rng=np.random.default_rng([seed, 5]))
-    split, models = _spoil(split, model, dealt, setting.bad, len(data.classes), seed)
+    split, models = _spoil(split, model, dealt, setting.bad, len(data.classes))
 
     return Experiment(
         model,
@@ -263,14 +268,14 @@ def _seconds(setting: Setting, dealt: Partition, machines: Environment, model: M
         + 2 * (profile.latency + size / profile.bandwidth)
         for rows, profile in zip(dealt.sizes, (machines.profiles[n] for n in dealt.learners), strict=True)
     )
-    return setting.rounds * longest * _NEVER
+    return setting.rounds * longest * _SLACK
 
 
 def _rules(setting: Setting, policy: str, seed: int, seconds: float) -> Rules:
     parts: dict[str, Any] = dict(POLICIES[policy])
     training = setting.training
     if "weighting" in parts and isinstance(parts["weighting"][0], ByValidation):
-        parts["weighting"] = (ByValidation(setting.measure),)
+        parts["weighting"] = (ByValidation(setting.measure, own=setting.own),)
     if policy == "FedAsync":
         training = replace(training, proximal=RHO)
     if policy == "AsyncDVW(a)":
@@ -286,7 +291,6 @@ def _spoil(
     dealt: Partition,
     bad: Mapping[int, str],
     classes: int,
-    seed: int,
 ) -> tuple[Mapping[str, Split], dict[str, Model]]:
     """Let some learners be what nobody wants: their data, or what they send, is wrong."""
     names = dealt.by_size()
@@ -297,5 +301,5 @@ def _spoil(
     made, models = dict(split), {}
     for place, kind in bad.items():
         name = names[place]
-        made[name], models[name] = poisoned(kind, split[name], model, classes, seed)
+        made[name], models[name] = poisoned(kind, split[name], model, classes)
     return made, models

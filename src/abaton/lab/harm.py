@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,14 +12,28 @@ from abaton.lab.compare import Heard, Run, compare, interval
 from abaton.lab.experiment import build
 from abaton.lab.federation import Setting
 
-# What is set beside what: a policy, and by which measure it judges if it weighs by validation.
-LINES: Sequence[tuple[str, str]] = (
-    ("SyncFedAvg", "micro_f1"),
-    ("SyncDVW", "micro_f1"),
-    ("SyncDVW", "mcc"),
-    ("AsyncFedAvg", "micro_f1"),
-    ("AsyncDVW(na)", "micro_f1"),
-    ("AsyncDVW(na)", "mcc"),
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A policy, and how it judges if it weighs by validation: by which measure, with the own validation set or not."""
+
+    policy: str
+    measure: str = "micro_f1"
+    own: bool = True
+
+    @property
+    def words(self) -> str:
+        """How it judges, in words."""
+        if "DVW" not in self.policy:
+            return "examples"
+        return self.measure if self.own else f"{self.measure}, others only"
+
+
+# The paper's weighting, and two that are stricter, each beside FedAvg at the same pacing.
+JUDGES: Sequence[Judge] = tuple(
+    judge
+    for fedavg, dvw in (("SyncFedAvg", "SyncDVW"), ("AsyncFedAvg", "AsyncDVW(na)"))
+    for judge in (Judge(fedavg), Judge(dvw), Judge(dvw, own=False), Judge(dvw, "mcc", own=False))
 )
 ATTACKS: Mapping[str, Mapping[int, str]] = {
     "flipped labels": {0: "flipped"},
@@ -32,7 +46,7 @@ def harm(
     setting: Setting,
     seeds: Sequence[int],
     *,
-    lines: Sequence[tuple[str, str]] = LINES,
+    judges: Sequence[Judge] = JUDGES,
     attacks: Mapping[str, Mapping[int, str]] = ATTACKS,
     folder: Path | None = None,
     heard: Heard | None = None,
@@ -43,8 +57,8 @@ def harm(
     `limit` is 1/(2N). `against_fedavg` is the loss as a part of what the same attack costs FedAvg at the same pacing.
     """
     made: list[dict[str, Any]] = []
-    for policy, measure in lines:
-        mine = replace(setting, measure=measure, bad={})
+    for judge in judges:
+        policy, mine = judge.policy, replace(setting, measure=judge.measure, own=judge.own, bad={})
         clean = compare({"clean": mine}, [policy], seeds, folder=folder, heard=heard)
         for attack, bad in attacks.items():
             spoilt = compare({attack: replace(mine, bad=bad)}, [policy], seeds, folder=folder, heard=heard)
@@ -53,7 +67,7 @@ def harm(
                 {
                     "attack": attack,
                     "policy": policy,
-                    "measure": measure if "DVW" in policy else None,
+                    "judged_by": judge.words,
                     "clean": asdict(interval([one.accuracy for one in clean])),
                     "poisoned": asdict(interval([one.accuracy for one in spoilt])),
                     "loss": asdict(interval(losses)),

@@ -16,16 +16,16 @@ from abaton.vectors import Layout, Vector
 KINDS = ("flipped", "noise")
 
 
-def poisoned(kind: str, split: Split, model: Model, classes: int, seed: int) -> tuple[Split, Model]:
+def poisoned(kind: str, split: Split, model: Model, classes: int) -> tuple[Split, Model]:
     """A learner's data and model after it has gone bad.
 
     `flipped`: every label is the next class instead, in training and in validation: the learner is honest, its records
-    are wrong, and it judges others by them, too. `noise`: it sends random weights as large as the first model's.
+    are wrong, and it judges others by them, too. `noise`: it sends standard normal numbers as its model.
     """
     if kind == "flipped":
         return Split(_flip(split.train, classes), _flip(split.validation, classes)), model
     if kind == "noise":
-        return split, Noise(model, seed)
+        return split, Noise(model)
     raise SettingsError(f"there is no bad learner '{kind}'", remedy=f"use one of {', '.join(KINDS)}")
 
 
@@ -34,15 +34,14 @@ class Noise:
 
     >>> from abaton.learning import logistic
     >>> data = Examples(np.eye(2, dtype=np.float32), np.array([0, 1]))
-    >>> noise = Noise(logistic(features=2), seed=1)
+    >>> noise = Noise(logistic(features=2))
     >>> sent = noise.train(noise.initial(0), data, TrainSettings(), np.random.default_rng(0))
     >>> sent.steps, sent.vector.shape
     (1, (6,))
     """
 
-    def __init__(self, model: Model, seed: int) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
-        self._spread = float(np.sqrt(np.mean(np.square(model.initial(seed), dtype=np.float64))))
 
     @property
     def layout(self) -> Layout:
@@ -92,7 +91,7 @@ class Noise:
         return self._model.score(vector, data, local)
 
     def _draw(self, chance: np.random.Generator) -> Vector:
-        return (self._spread * chance.standard_normal(self.layout.size)).astype(np.float32)
+        return chance.standard_normal(self.layout.size, dtype=np.float32)
 
 
 def _flip(data: Examples, classes: int) -> Examples:
