@@ -57,6 +57,8 @@ def history(rules: Rules, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Hist
     for kind, body in rows:
         event = from_row(kind, body)
         state, said = step(rules, state, event)
+        if state.stopped is not None and not said[:-1]:
+            break  # what came after the time was up was not heard any more
         if isinstance(event, Arrived):
             requests += 1
             steps[event.task] = event.steps
