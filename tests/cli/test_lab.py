@@ -90,9 +90,9 @@ def test_wrong_settings_are_one_line_and_exit_2(lab, words, says):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_figure_that_cannot_be_written_is_exit_1(lab, tmp_path):
+def test_a_figure_that_cannot_be_written_is_exit_2(lab, tmp_path):
     done = lab("partition", "--figure", str(tmp_path / "nowhere" / "p.html"))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "cannot be written" in done.stderr
 
 

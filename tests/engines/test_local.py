@@ -42,8 +42,8 @@ def model() -> SklearnModel:
 class Odd(Learner):
     """A learner that misbehaves in the way its name says."""
 
-    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings) -> Update:
-        made = super().train(task, version, start, settings)
+    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
+        made = super().train(task, version, start, settings, *rest)
         if self.name == "liar":
             return Update(b"rubbish" * 10, made.steps, made.loss)
         if self.name == "broken":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, progress, table
+from abaton.cli.output import emit, note, progress, save, table
 
 if TYPE_CHECKING:
     from abaton.lab.federation import Setting
@@ -207,9 +207,7 @@ def _mean(made: dict[str, Any]) -> str:
 def _draw(path: Path | None, figure: Callable[[], Any]) -> None:
     if path is None:
         return
-    from abaton.cli.lab import write
-
-    write(path, figure().to_html(include_plotlyjs=True))
+    save(path, figure().to_html(include_plotlyjs=True))
     note(f"written: {path}")
 
 

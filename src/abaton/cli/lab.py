@@ -9,6 +9,7 @@ import typer
 
 from abaton.cli import experiments
 from abaton.cli.output import emit, note, table
+from abaton.cli.output import save as save_text
 
 if TYPE_CHECKING:
     from abaton.lab.partition import Partition
@@ -116,12 +117,12 @@ def partition(
     lines = [{**line, "group": groups[line["learner"]]} for line in _named(made, found.classes)]
     title = f"{found.name}: {made.form}"
     if save is not None:
-        write(save, _text(made.to_json()))
+        save_text(save, _text(made.to_json()))
     if figure is not None:
         from abaton.report.partition import partition_figure
 
         drawn = partition_figure(lines, _class_names(made, found.classes), title=title, groups=groups)
-        write(figure, drawn.to_html(include_plotlyjs=True))
+        save_text(figure, drawn.to_html(include_plotlyjs=True))
     if json:
         emit(
             {
@@ -177,17 +178,3 @@ def _text(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file, or say in one line why it cannot be."""
-    from abaton.errors import AbatonError
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise AbatonError(
-            f"the file cannot be written: {error.strerror}",
-            where=str(path),
-            remedy="name another file, or make room",
-        ) from error

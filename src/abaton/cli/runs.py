@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, progress, table
+from abaton.cli.output import emit, note, progress, save, table
 
 if TYPE_CHECKING:
     from abaton.engines.drive import Watcher
@@ -124,7 +124,6 @@ def resume(
 
 
 def _draw_partition(row: RunRow, path: Path) -> None:
-    from abaton.cli.lab import write
     from abaton.errors import SettingsError
     from abaton.report.partition import partition_figure
 
@@ -137,7 +136,7 @@ def _draw_partition(row: RunRow, path: Path) -> None:
     drawn = partition_figure(
         partition["learners"], partition["classes"], title=partition["form"], groups=groups
     )
-    write(path, drawn.to_html(include_plotlyjs=True))
+    save(path, drawn.to_html(include_plotlyjs=True))
     note(f"written: {path}")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import parse
-from abaton.control import POLICIES, ByValidation, Rules, TrainSettings
+from abaton.control import ByValidation, Rules, TrainSettings, policies
 from abaton.engines import Profile
 from abaton.errors import SettingsError
 from abaton.lab.datasets import DataSet, load
@@ -152,8 +152,6 @@ def experiment(
 
 def make(setting: Setting, policy: str, seed: int) -> Experiment:
     """A federation that is ready to run."""
-    if policy not in POLICIES:
-        raise SettingsError(f"there is no policy '{policy}'", remedy=f"choose one of {', '.join(POLICIES)}")
     if not setting.rounds > 0:
         raise SettingsError(f"rounds is {setting.rounds}", where="setting", remedy="use a number above 0")
     data, world = data_of(setting.task), setting.world
@@ -272,7 +270,7 @@ def _seconds(setting: Setting, dealt: Partition, machines: Environment, model: M
 
 
 def _rules(setting: Setting, policy: str, seed: int, seconds: float) -> Rules:
-    parts: dict[str, Any] = dict(POLICIES[policy])
+    parts: dict[str, Any] = dict(policies.policy(policy))
     training = setting.training
     if "weighting" in parts and isinstance(parts["weighting"][0], ByValidation):
         parts["weighting"] = (ByValidation(setting.measure, own=setting.own),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from abaton.control import TrainSettings
 from abaton.errors import SettingsError
 from abaton.lab.sites import Split
 from abaton.learning import Examples, Model, Score, Trained
-from abaton.learning.model import Way, batches
+from abaton.learning.model import Enough, Way, last
 from abaton.vectors import Layout, Vector
 
 KINDS = ("flipped", "noise")
@@ -53,11 +54,11 @@ class Noise:
         return self._model.initial(seed)
 
     def way(self, data: Examples) -> Way:
-        """One after the other: there is nothing to gain."""
-        return "here"
+        """As the honest model is trained."""
+        return self._model.way(data)
 
     def steps(self, examples: int, settings: TrainSettings) -> int:
-        """As many batches as training would take."""
+        """As many batches as training takes."""
         return self._model.steps(examples, settings)
 
     def train(
@@ -69,7 +70,7 @@ class Noise:
         local: Mapping[str, Vector] | None = None,
     ) -> Trained:
         """Random weights in place of trained ones."""
-        return Trained(self._draw(shuffle), batches(len(data), settings), 0.0)
+        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,
@@ -78,20 +79,15 @@ class Noise:
         settings: TrainSettings,
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
+        enough: Enough | None = None,
     ) -> Iterator[Trained]:
-        """Random weights after every epoch."""
-        steps = -(-len(data) // settings.batch_size)
-        number = 0
-        while True:
-            number += 1
-            yield Trained(self._draw(shuffle), number * steps, 0.0)
+        """Random weights after every epoch; there are as many as an honest learner would have taken."""
+        for trained in self._model.epochs(vector, data, settings, shuffle, local, enough):
+            yield replace(trained, vector=shuffle.standard_normal(self.layout.size, dtype=np.float32))
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Predict as the honest model does."""
         return self._model.score(vector, data, local)
-
-    def _draw(self, chance: np.random.Generator) -> Vector:
-        return chance.standard_normal(self.layout.size, dtype=np.float32)
 
 
 def _flip(data: Examples, classes: int) -> Examples:

@@ -1,5 +1,6 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
+from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
 from abaton.report.policies import (
@@ -36,15 +37,18 @@ __all__ = [
     "StudyFacts",
     "accuracy_curves",
     "accuracy_over_time",
+    "calibration_figure",
     "community_cost",
     "error_curves",
     "exchanges",
+    "forest_figure",
     "heat_maps",
     "inputs_from",
     "kernel_map",
     "partition_figure",
     "privacy_page",
     "privacy_report",
+    "roc_figure",
     "staleness_boxes",
     "validation_cycles",
 ]

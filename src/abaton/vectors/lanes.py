@@ -120,9 +120,15 @@ def truth_bits(build: Any, truths: Any) -> Any:
     return build.bitcast(truths, ir.IntType(WIDTH))
 
 
+def has(context: Any, *features: str) -> bool:
+    """Whether the processor that code is made for has some features."""
+    known = context.codegen()._get_host_cpu_features().split(",")
+    return all(f"+{feature}" in known for feature in features)
+
+
 def has_permute(context: Any) -> bool:
     """Whether the processor can look up 16 lanes in a table of 16 with one instruction (AVX-512)."""
-    return "+avx512f" in context.codegen()._get_host_cpu_features()
+    return has(context, "avx512f")
 
 
 def permute(build: Any, table: Any, index: Any) -> Any:
