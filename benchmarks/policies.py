@@ -18,8 +18,8 @@ from abaton.bench import Measure, at_least, at_most
 from abaton.cli.output import note
 from abaton.control import POLICIES
 from abaton.lab.compare import Run, chosen, compare, gain, interval
-from abaton.lab.federation import Setting, Task, World
 from abaton.lab.harm import harm
+from abaton.lab.settings import Setting, Task, World
 
 DATA = Path(os.environ.get("ABATON_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 SEEDS, ROWS, PARTITION = (1, 2, 3), 10_000, 1990

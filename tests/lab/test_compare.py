@@ -13,8 +13,9 @@ from abaton.errors import SettingsError, StoreError
 from abaton.lab.compare import chosen, compare, curves, gain, interval, run, summary
 from abaton.lab.cycles import cycles
 from abaton.lab.experiment import build, resume, start
-from abaton.lab.federation import Setting, Task, World, make
+from abaton.lab.federation import make
 from abaton.lab.history import History
+from abaton.lab.settings import Setting, Task, World
 from abaton.store import Journal, Store
 
 SMALL = Setting(

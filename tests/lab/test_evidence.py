@@ -8,7 +8,8 @@ import pytest
 
 from abaton.errors import SettingsError
 from abaton.lab.cost import community_costs, resnet_parameters
-from abaton.lab.evidence import PLANS, Choice, evidence, pivot
+from abaton.lab.evidence import PLANS, evidence, pivot
+from abaton.lab.reduction import Choice
 
 QUICK = Choice(scale=0.006, seeds=1, rows=800)
 

@@ -9,8 +9,9 @@ import pytest
 
 from abaton.control import TrainSettings
 from abaton.lab.compare import compare
-from abaton.lab.federation import Setting, Task, World, make
+from abaton.lab.federation import make
 from abaton.lab.harm import Judge, harm
+from abaton.lab.settings import Setting, Task, World
 
 SETTING = Setting(
     Task(hidden=16),

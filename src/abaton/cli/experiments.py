@@ -12,7 +12,7 @@ import typer
 from abaton.cli.output import emit, note, progress, save, table
 
 if TYPE_CHECKING:
-    from abaton.lab.federation import Setting
+    from abaton.lab.settings import Setting
 
 FolderOption = typer.Option(
     None, "--folder", envvar="ABATON_DATA", help="Where the named data sets lie; see 'abaton lab data'."
@@ -54,9 +54,11 @@ def paper(
 
     table1: abaton lab paper table1 --folder DATA --figure table1.html
 
-    The whole size: --scale 1 --rows 50000 --network cnn, for days. Without --folder a drawn data set stands in.
+    As large as the data allows: --scale 1 --rows 20000 --network cnn, which takes days. Without --folder a drawn data
+    set stands in.
     """
-    from abaton.lab.evidence import PLANS, Choice, evidence
+    from abaton.lab.evidence import PLANS, evidence
+    from abaton.lab.reduction import Choice
 
     if name == "list":
         lines = [{"name": key, "scale": plan.scale, "what": plan.what} for key, plan in PLANS.items()]
@@ -118,7 +120,7 @@ def compare(
     from abaton.lab.compare import compare as run_all
     from abaton.lab.compare import curves, summary
     from abaton.lab.evidence import pivot
-    from abaton.lab.federation import Setting, Task, World
+    from abaton.lab.settings import Setting, Task, World
 
     training = TrainSettings(epochs, batch, rate, momentum, window=window)
     task = Task(data, str(folder) if folder else None, network)
@@ -162,8 +164,8 @@ def poisoned(
     a learner with wrong labels agrees with itself; and by Matthews' correlation, 0 for a model that knows nothing.
     """
     from abaton.control import TrainSettings
-    from abaton.lab.federation import Setting, Task, World
     from abaton.lab.harm import harm
+    from abaton.lab.settings import Setting, Task, World
 
     training = TrainSettings(4, 50, rate, 0.75, window=window)
     task = Task(data, str(folder) if folder else None)

@@ -14,8 +14,9 @@ from typing import Any
 
 from abaton.errors import SettingsError
 from abaton.lab.experiment import build, start
-from abaton.lab.federation import Setting, data_of, right
+from abaton.lab.federation import data_of, right
 from abaton.lab.history import History, history
+from abaton.lab.settings import Setting
 from abaton.store import Journal, Store
 
 POINTS = 25  # moments at which the community model is judged

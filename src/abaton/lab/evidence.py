@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from abaton.control import TrainSettings
 from abaton.errors import SettingsError
 from abaton.lab.compare import Heard, Run, compare, curves, run, summary
 from abaton.lab.cost import community_costs
 from abaton.lab.cycles import cycles, median_and_spread
-from abaton.lab.datasets import missing
 from abaton.lab.experiment import build
-from abaton.lab.federation import Setting, Task, World
-from abaton.lab.paper import ASYNCHRONOUS, SYNCHRONOUS, TABLES, PaperTable, Row
+from abaton.lab.paper import ASYNCHRONOUS, SYNCHRONOUS, TABLES, PaperTable
+from abaton.lab.reduction import Choice, reduced, settings_of
+from abaton.lab.settings import Setting
 from abaton.report.policies import (
     accuracy_over_time,
     community_cost,
@@ -25,37 +25,6 @@ from abaton.report.policies import (
     validation_cycles,
 )
 from abaton.store import Store
-
-ROUNDS = 200  # what the paper runs: 200 rounds, or 10,000 to 30,000 seconds, which is about as many
-_LATENCY = (
-    1.0  # batches of a fast learner: a local line; with more, evaluations would eat whole rounds at this size
-)
-_ON_TEN = {"Non-IID(50)": "Non-IID(5)", "Non-IID(30)": "Non-IID(5)", "Non-IID(50x5)": "Non-IID(5x7)"}
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How much of the paper is run, and on what.
-
-    Attributes:
-        scale: the share of the paper's time; of Fig. 2, the share of 30 GB that models may take.
-        seeds: how many seeds, from 1 on.
-        rows: how many rows are dealt at most.
-        data: a data set instead of the one that stands in for the paper's.
-        folder: where named data sets lie.
-        window: the shuffle window over rows sorted by class; 0 shuffles all.
-        network: `mlp` or `cnn`.
-        store: a folder that keeps the runs.
-    """
-
-    scale: float | None = None
-    seeds: int = 3
-    rows: int | None = None
-    data: str | None = None
-    folder: Path | None = None
-    window: int = 50
-    network: str = "mlp"
-    store: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,61 +66,6 @@ def evidence(name: str, choice: Choice, heard: Heard | None = None) -> Evidence:
     return PLANS[name].make(replace(choice, scale=scale), heard)
 
 
-def _settings(table: PaperTable, choice: Choice, rows: Sequence[Row]) -> dict[str, Setting]:
-    """The rows of a table as settings, with fast and slow learners."""
-    task = _task(table, choice)
-    assert choice.scale is not None
-    training = TrainSettings(
-        epochs=4,
-        batch_size=table.batch_size,
-        learning_rate=table.learning_rate,
-        momentum=table.momentum,
-        window=choice.window,
-    )
-    made = {}
-    for row in rows:
-        classes = _ON_TEN.get(row.classes, row.classes) if task.data == "synthetic" else row.classes
-        world = World(row.sizes, classes, row.learners, _rows(table, choice, task), latency=_LATENCY)
-        made[f"{row.sizes}, {classes}"] = Setting(task, world, training, rounds=ROUNDS * choice.scale)
-    return made
-
-
-def _task(table: PaperTable, choice: Choice) -> Task:
-    there = not missing(table.data, choice.folder)
-    data = choice.data or (table.data if there else "synthetic")
-    return Task(data, str(choice.folder) if choice.folder else None, choice.network)
-
-
-def _rows(table: PaperTable, choice: Choice, task: Task) -> int | None:
-    if choice.rows is not None or choice.data is not None:
-        return choice.rows
-    return 5000 if task.data == "cifar10_20k" else None
-
-
-def _reduced(table: PaperTable, choice: Choice) -> tuple[str, ...]:
-    task, scale = _task(table, choice), choice.scale
-    assert scale is not None
-    rows = _rows(table, choice, task)
-    stands_in = table.reduced if task.data == table.data else f"'{task.data}' stands in for the paper's data"
-    network = (
-        f"one hidden layer of {task.hidden} units, images averaged down to 8x8, for the paper's network"
-        if task.network == "mlp"
-        else "a convolutional network like the paper's"
-    )
-    shuffle = (
-        f"a shuffle window of {choice.window} over rows sorted by class, which is a hypothesis about the paper"
-        if choice.window
-        else "all rows shuffled"
-    )
-    return (
-        f"data: {stands_in}" + (f"; {rows:,} rows are dealt" if rows else ""),
-        f"network: {network}",
-        f"time: {ROUNDS * scale:g} rounds of SyncFedAvg instead of about {ROUNDS} (scale {scale:g})",
-        f"shuffling: {shuffle}",
-        f"seeds: {choice.seeds} (the paper: one); ± is the 95 % confidence interval of the mean",
-    )
-
-
 def _accuracies(table: PaperTable, choice: Choice, heard: Heard | None, parts: Sequence[str]) -> Evidence:
     """Accuracy of each policy in each environment: Tables I to III, Fig. 5 to 8."""
     runs: list[Run] = []
@@ -160,7 +74,7 @@ def _accuracies(table: PaperTable, choice: Choice, heard: Heard | None, parts: S
     for part in parts:
         for row in table.rows:
             figures = row.homogeneous if part == "all fast" else row.heterogeneous
-            for label, setting in _settings(table, choice, [row]).items():
+            for label, setting in settings_of(table, choice, [row]).items():
                 slow = 0 if part == "all fast" else None
                 named = {f"{label}, {part}": replace(setting, world=replace(setting.world, slow=slow))}
                 policies = [name for name in (*SYNCHRONOUS, *ASYNCHRONOUS) if name in figures]
@@ -171,7 +85,7 @@ def _accuracies(table: PaperTable, choice: Choice, heard: Heard | None, parts: S
     return Evidence(
         table.title,
         *pivot(lines),
-        (*_reduced(table, choice), "in brackets: the paper's accuracy; only the order can be compared"),
+        (*reduced(table, choice), "in brackets: the paper's accuracy; only the order can be compared"),
         lambda: accuracy_over_time(drawn, title=table.title),
         {"lines": lines, "curves": drawn},
     )
@@ -213,7 +127,7 @@ def _costs(choice: Choice, heard: Heard | None) -> Evidence:
 
 
 def _adaptive_run(choice: Choice) -> tuple[Setting, str]:
-    (setting,) = _settings(TABLES["table-1"], choice, TABLES["table-1"].rows[:1]).values()
+    (setting,) = settings_of(TABLES["table-1"], choice, TABLES["table-1"].rows[:1]).values()
     return setting, "AsyncDVW(a)"
 
 
@@ -235,7 +149,7 @@ def _cycles(choice: Choice, heard: Heard | None) -> Evidence:
         ("learner", "cycle", "epochs", "first loss", "last loss"),
         rows,
         (
-            *_reduced(TABLES["table-1"], choice)[:-1],
+            *reduced(TABLES["table-1"], choice)[:-1],
             "thresholds as in the paper; the first ten cycles, seed 1",
         ),
         lambda: validation_cycles(found, title=title),
@@ -263,7 +177,7 @@ def _staleness(choice: Choice, heard: Heard | None) -> Evidence:
         title,
         ("learner", "group", "cycles", "median", "mean", "spread"),
         told,
-        (*_reduced(TABLES["table-1"], choice)[:-1], "seed 1"),
+        (*reduced(TABLES["table-1"], choice)[:-1], "seed 1"),
         lambda: staleness_boxes(rows, title=title),
         {"rows": rows},
     )
@@ -275,7 +189,7 @@ def _exchanges(choice: Choice, heard: Heard | None) -> Evidence:
         picked = {row.sizes: row for row in reversed(table.rows)}
         picked |= {row.sizes: row for row in reversed(table.rows) if row.classes != "IID"}
         for row in sorted(picked.values(), key=table.rows.index):
-            settings = _settings(table, choice, [row])
+            settings = settings_of(table, choice, [row])
             policies = [name for name in (*SYNCHRONOUS, *ASYNCHRONOUS) if name in row.heterogeneous]
             runs = compare(settings, policies, range(1, choice.seeds + 1), folder=choice.store, heard=heard)
             lines += [
@@ -288,7 +202,7 @@ def _exchanges(choice: Choice, heard: Heard | None) -> Evidence:
         title,
         columns,
         [[line[column] for column in columns] for line in lines],
-        _reduced(TABLES["table-1"], choice)[1:],
+        reduced(TABLES["table-1"], choice)[1:],
         lambda: exchanges(lines, title=title),
         {"lines": lines},
     )
@@ -300,8 +214,6 @@ def _groups(setting: Setting, policy: str) -> dict[str, str]:
 
 
 def _place(choice: Choice) -> Any:
-    import contextlib
-
     if choice.store is not None:
         return contextlib.nullcontext(str(choice.store))
     return tempfile.TemporaryDirectory(prefix="abaton-")

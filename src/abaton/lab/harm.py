@@ -10,7 +10,7 @@ from typing import Any
 
 from abaton.lab.compare import Heard, Run, compare, interval
 from abaton.lab.experiment import build
-from abaton.lab.federation import Setting
+from abaton.lab.settings import Setting
 
 
 @dataclass(frozen=True, slots=True)
