@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import AbatonError
 from abaton.governance.envelope import CHUNK, MAGIC, Compression, Header, frame, write_preamble
@@ -16,7 +17,6 @@ from abaton.governance.refusals import Code, Denied
 from abaton.governance.rings import Ring
 from abaton.governance.seal import look, opened, seal
 from abaton.governance.sealfiles import canonical_lines, open_file, seal_file
-from tests.governance.conftest import WHEN, drawing
 
 CENTRE = Ring.new("centre", drawing("centre"), WHEN)
 SITE = Ring.new("site-a", drawing("site"), WHEN)
