@@ -182,7 +182,7 @@ def verify(
         if sequence > expected:
             faults.append(Fault(expected, f"entries {expected} to {sequence - 1} are gone"))
         faults += _faults_of(sequence, body_text, stored, before if sequence == expected else None)
-        expected, before = sequence + 1, stored
+        expected, before = sequence + 1, stored if is_digest(stored) else GENESIS
         if expected in kept:
             ends[expected] = stored
     for length, end in sorted(kept.items()):

@@ -11,6 +11,7 @@ is still taken, about a person whose consent to sending is in force at that mome
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -113,6 +114,7 @@ class Inbox:
         """Take a complete upload and return the receipt; whatever is refused is deleted and audited."""
         settled = self._settled(digest)
         if settled is not None:
+            self.path(digest)  # a crash may have come before the file was in its place
             self.drop_part(digest)
             return settled
         sender = ""
@@ -246,11 +248,15 @@ class Inbox:
     def path(self, digest: str) -> Path:
         """Where an envelope on the list lies; one whose upload was taken just before a crash is moved there now."""
         path = self.folder / _checked(digest)
-        part = self._part(digest)
-        if not path.exists() and part.exists() and self._settled(digest) is not None:
-            part.replace(path)
-            sync_folder(self.folder)
+        if not path.exists() and self._is_listed(digest):
+            with contextlib.suppress(FileNotFoundError):
+                self._part(digest).replace(path)
+                sync_folder(self.folder)
         return path
+
+    def _is_listed(self, digest: str) -> bool:
+        chosen = sql.select(schema.inbox.c.digest).where(schema.inbox.c.digest == digest)
+        return self.database.read(lambda connection: connection.scalar(chosen)) is not None
 
     def content(self, received: Received, ring: Ring) -> Iterator[bytes]:
         """The records in an envelope, for the holder of the centre's private keys; not to be used before its end."""

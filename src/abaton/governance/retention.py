@@ -2,7 +2,8 @@
 
 A study that has ended is closed: nothing more is collected or used for it. A study whose time of keeping is over loses
 everything: envelopes, rows of the vault with their keys, consents and cohorts. The audit chain stays; it holds tags
-only. Uploads that nobody completed and keys that belong to no row are swept up. Doing it again finds nothing left to do.
+only. Uploads that nobody completed and keys that belong to no row are swept up. Doing it again finds
+nothing left to do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sqlalchemy as sql
 
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
+from abaton.governance.outbox import Outbox
 from abaton.governance.registry import Registry
 from abaton.governance.standing import Published
 from abaton.governance.times import moment
@@ -39,12 +41,14 @@ class Holdings:
 
     Args:
         database: The governance database.
-        folder: The folder of envelopes (inbox or outbox), if there is one.
+        folder: The folder of the inbox, if there is one.
+        outbox: The outbox, if there is one.
         vault: The mapping table, if there is one.
     """
 
     database: Database
     folder: Path | None = None
+    outbox: Outbox | None = None
     vault: Vault | None = None
 
 
@@ -71,6 +75,8 @@ def enforce(holdings: Holdings, when: datetime) -> list[Due]:
             _empty(holdings, study, when)
     for path in _stale(holdings, when):
         path.unlink(missing_ok=True)
+    if holdings.outbox is not None:
+        holdings.outbox.sweep()  # files of envelopes that are no longer on the list
     if holdings.vault is not None:
         swept = holdings.vault.sweep()
         listed += [Due("orphan-row-keys", "", swept)] if swept else []
