@@ -8,7 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,22 @@ def _has_account(name: str) -> bool:
     return True
 
 
-_schemas = itertools.count()
+@pytest.fixture(scope="session")
+def new_database(postgres: str) -> Callable[[], str]:
+    """Makes addresses at the real PostgreSQL server under which there are no tables yet."""
+    import sqlalchemy as sql
+
+    numbers = itertools.count()
+
+    def make() -> str:
+        name = f"t{next(numbers)}"
+        engine = sql.create_engine(postgres)
+        with engine.begin() as connection:
+            connection.execute(sql.text(f"CREATE SCHEMA {name}"))
+        engine.dispose()
+        return f"{postgres}&options=-csearch_path%3D{name}"
+
+    return make
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -74,16 +89,4 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty database: the same test runs on SQLite and on a real PostgreSQL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'governance.db'}"
-    return new_schema(request.getfixturevalue("postgres"))
-
-
-def new_schema(server: str) -> str:
-    """An address at the server under which there are no tables yet."""
-    import sqlalchemy as sql
-
-    name = f"t{next(_schemas)}"
-    engine = sql.create_engine(server)
-    with engine.begin() as connection:
-        connection.execute(sql.text(f"CREATE SCHEMA {name}"))
-    engine.dispose()
-    return f"{server}&options=-csearch_path%3D{name}"
+    return str(request.getfixturevalue("new_database")())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
-from tests.conftest import new_schema
 from tests.governance.conftest import DAY, NOW, STUDY, WHEN, drawing
 
 from abaton.errors import SettingsError, StoreError
@@ -37,7 +36,7 @@ IDENTITY = "https://hospital.example/4711-Chalmers"
 def vault(database_url, tmp_path, request):
     url = f"sqlite:///{tmp_path / 'vault.db'}"
     if database_url.startswith("postgresql"):
-        url = new_schema(request.getfixturevalue("postgres"))
+        url = request.getfixturevalue("new_database")()
     made = Vault(url, tmp_path / "vault-keys.db", CONTROLLER.public.sealing, drawing("vault"))
     yield made
     made.close()

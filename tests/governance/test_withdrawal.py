@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.conftest import new_schema
 from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, WHEN, asking, drawing, person
 
 from abaton.governance import (
@@ -98,7 +97,7 @@ class World:
 def addresses(tmp_path, database_url, request):
     if database_url.startswith("sqlite"):
         return [f"sqlite:///{tmp_path / name}" for name in ("site.db", "centre.db", "vault.db")]
-    return [database_url, *(new_schema(request.getfixturevalue("postgres")) for _ in range(2))]
+    return [database_url, *(request.getfixturevalue("new_database")() for _ in range(2))]
 
 
 @pytest.fixture

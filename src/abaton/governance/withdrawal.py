@@ -156,11 +156,7 @@ class Cascade:
 
     def pending(self) -> list[Case]:
         """The open cases, the oldest first."""
-        table = schema.withdrawals
-        chosen = (
-            sql.select(table).where(table.c.step != Step.DONE.value).order_by(table.c.since, table.c.subject)
-        )
-        return self.database.read(lambda connection: [_read(row) for row in connection.execute(chosen)])
+        return pending(self.database)
 
     def _done(self, case: Case, evidence: Mapping[str, Any], when: datetime) -> None:
         following = ORDER_OF_STEPS[ORDER_OF_STEPS.index(case.step) + 1]
@@ -189,6 +185,13 @@ class Cascade:
             lambda connection: connection.execute(chosen.values(waits_for=what)),
             lock=subject_lock(case.subject),
         )
+
+
+def pending(database: Database) -> list[Case]:
+    """The open cases, the oldest first; anybody may look."""
+    table = schema.withdrawals
+    chosen = sql.select(table).where(table.c.step != Step.DONE.value).order_by(table.c.since, table.c.subject)
+    return database.read(lambda connection: [_read(row) for row in connection.execute(chosen)])
 
 
 def _this(study: str, subject: str) -> sql.ColumnElement[bool]:
