@@ -111,13 +111,29 @@ class Vault:
         self.keys.write(lambda connection: connection.execute(row_keys.insert(), wrapped))
         values = [{f: getattr(row, f) for f in row.__slots__} for row, _ in sealed]
         self.database.write(lambda connection: insert_new(connection, rows, values))
-        kept = [self.row(row.study, row.tag) for row, _ in sealed]
+        there = self._there([row for row, _ in sealed])
+        kept = [there.get((row.study, row.tag)) for row, _ in sealed]
         pairs = zip(sealed, kept, strict=True)
-        lost = [ours.key for (ours, _), there in pairs if there is None or there.key != ours.key]
+        lost = [ours.key for (ours, _), found in pairs if found is None or found[0] != ours.key]
         self._drop_keys(lost)  # somebody was quicker: these keys open nothing
-        if any(there is None for there in kept):
+        if None in kept:
             raise StoreError("a pseudonym was given to two people", where="vault", remedy="issue another one")
-        return [there.pseudonym for there in kept if there is not None]
+        return [found[1] for found in kept if found is not None]
+
+    def _there(self, wanted: list[SealedRow]) -> dict[tuple[str, str], tuple[str, str]]:
+        """Key and pseudonym of the rows that are there, by study and tag."""
+
+        def work(connection: sql.Connection) -> dict[tuple[str, str], tuple[str, str]]:
+            found = {}
+            for start in range(0, len(wanted), _BATCH):
+                part = wanted[start : start + _BATCH]
+                chosen = sql.select(rows.c.study, rows.c.tag, rows.c.key, rows.c.pseudonym).where(
+                    rows.c.study.in_({row.study for row in part}), rows.c.tag.in_([row.tag for row in part])
+                )
+                found.update({(r.study, r.tag): (r.key, r.pseudonym) for r in connection.execute(chosen)})
+            return found
+
+        return self.database.read(work)
 
     def row(self, study: str, tag: str) -> SealedRow | None:
         """A row by its person's tag."""
