@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
-from abaton.control import Arrived, Rules, community_model, from_row
+from abaton.control import Arrived, Asynchronous, Rules, community_model, from_row
 from abaton.control.score import MEASURES, VALUE_MEASURES
 from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
@@ -88,9 +88,25 @@ def check(experiment: Experiment) -> Experiment:
                 where="profiles",
                 remedy=f"use one of {', '.join(list(sites)[:10])}",
             )
+    _check_groups(experiment)
     for name, examples in sites.items():
         _check_site(rules, name, examples, experiment.validation.get(name))
     return experiment
+
+
+def _check_groups(experiment: Experiment) -> None:
+    pacing = experiment.rules.pacing
+    thresholds = pacing.adaptive if isinstance(pacing, Asynchronous) else None
+    if thresholds is None or "" in thresholds:
+        return
+    for name in experiment.sites:
+        group = experiment.profiles.get(name, Profile()).group
+        if group not in thresholds:
+            raise SettingsError(
+                f"pacing.adaptive has no thresholds for group '{group}'",
+                where=f"learner '{name}'",
+                remedy="give the group some, or give some to '', which is any group",
+            )
 
 
 def _check_site(rules: Rules, name: str, examples: Examples, held: Examples | None) -> None:
