@@ -35,6 +35,7 @@ _CONFIDENTIALITY = "http://terminology.hl7.org/CodeSystem/v3-Confidentiality"
 _IDENTIFIED = frozenset({"Patient", "Organization"})
 _ENVELOPE = ("language", "timestamp")
 _MOST_NESTED = 8
+UNEXPECTED = "a record has a form that no FHIR resource has"
 _MOST_NOTES = 20_000
 
 
@@ -99,6 +100,10 @@ class Deidentifier:
         except Refused:
             self._notes.take_back(mark)
             raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # Python's own message may quote what it stumbled over (a KeyError is nothing but a quotation).
+            self._notes.take_back(mark)
+            raise Refused(UNEXPECTED, remedy="check it with 'abaton records check'") from None
         finally:
             if collecting:
                 gc.enable()
@@ -165,7 +170,7 @@ class Deidentifier:
                 self._notes.drops.append(("Bundle.entry", "entry without a resource"))
                 continue
             kind = resource.get("resourceType") if resource.__class__ is dict else None
-            if kind not in known:
+            if kind.__class__ is not str or kind not in known:
                 kind = self._name(resource)
             if kind == "Bundle":
                 todo.append((resource, resource, kind, "", ""))
@@ -174,7 +179,8 @@ class Deidentifier:
             part = self._needed(resource, kind) if wants else resource
             if part is None and not self._wants_age(kind):
                 continue
-            qualify = bool(clashing) and (kind, resource.get("id")) in clashing
+            old = resource.get("id") if clashing else None
+            qualify = old.__class__ is str and (kind, old) in clashing
             url = entry.get("fullUrl")
             identity, address = document.enter(resource, kind, url, qualify=qualify, stays=part is not None)
             todo.append((part, resource, kind, identity, address))
@@ -304,7 +310,7 @@ class Deidentifier:
         while scope.used - done.keys():
             for each in inside:
                 old = each.get("id") if each.__class__ is dict else None
-                if old not in scope.used or old in done:
+                if old.__class__ is not str or old not in scope.used or old in done:
                     continue
                 name = self._name(each)
                 kind = self._kinds.get(name) or self._learn(name)
@@ -321,7 +327,8 @@ class Deidentifier:
                     made = self._identifier(inner.identity)
                     done[old]["identifier"] = [made] if kind.identifier == "many" else made
                 done[old].update(body)
-        return [done[each["id"]] for each in inside if each.__class__ is dict and each.get("id") in done]
+        names = [each.get("id") for each in inside if each.__class__ is dict]
+        return [done[name] for name in names if name.__class__ is str and name in done]
 
     def _inside(self, raw: Any, scope: Scope) -> Any:
         """A whole resource inside an element, as in Parameters."""

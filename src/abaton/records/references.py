@@ -193,20 +193,13 @@ def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
         ids = set()
     if len(ids) == len(entries):  # no id twice, as nearly always
         return frozenset()
-    met: set[tuple[str, str]] = set()
-    twice: set[tuple[str, str]] = set()
+    servers: dict[tuple[str, str], set[str]] = {}
     for entry in entries:
         resource = entry.get("resource")
         if resource.__class__ is dict:
             kind, old = resource.get("resourceType"), resource.get("id")
             if kind.__class__ is str and old.__class__ is str:
-                (twice if (kind, old) in met else met).add((kind, old))
-    servers: dict[tuple[str, str], set[str]] = {key: set() for key in twice}
-    for entry in entries if twice else ():
-        resource = entry.get("resource")
-        key = (resource.get("resourceType"), resource.get("id")) if resource.__class__ is dict else ("", "")
-        if key in twice:
-            servers[key].add(server_of(entry.get("fullUrl")))
+                servers.setdefault((kind, old), set()).add(server_of(entry.get("fullUrl")))
     return frozenset(key for key, found in servers.items() if len(found - {""}) > 1)
 
 

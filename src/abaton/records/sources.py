@@ -19,7 +19,7 @@ from abaton.records.pseudonyms import Pseudonyms
 STDIN = "-"
 MAX_LINE = 64 * 1024 * 1024
 _SUFFIXES = (".json", ".ndjson", ".jsonl", ".xml", ".json.gz", ".ndjson.gz", ".jsonl.gz")
-_BULK = re.compile(r"(?:\d{1,6}\.)?([A-Z][A-Za-z]+)(?:\.\d{1,6})?")
+_BULK = re.compile(r"(?:\d{1,4}\.)?([A-Z][A-Za-z]+)(?:\.\d{1,4})?")
 
 
 @dataclass(frozen=True, slots=True)
