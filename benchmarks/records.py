@@ -24,8 +24,8 @@ from typing import Any
 import orjson
 
 from abaton.bench import Measure, at_least, at_most
-from abaton.records import Consented, Deidentifier, Mechanism, Need, Pseudonyms, Record, dump, parse
-from abaton.records.exporting import Job, export
+from abaton.records import Deidentifier, Mechanism, Need, Pseudonyms
+from abaton.records.exporting import Job, deidentified, export
 from abaton.records.need import Deidentification
 from abaton.records.sources import Source
 
@@ -59,9 +59,9 @@ def _make() -> Deidentifier:
 
 def _whole(make: Deidentifier, raw: bytes) -> bytes:
     make.names.forget()  # every identity is computed anew, as for a document never seen
-    made = make(Consented.on_ground(Record(parse(raw)), "benchmark"))
+    made = deidentified(raw, make, ground="benchmark")
     assert made is not None
-    return dump(made.content)
+    return made
 
 
 def _uuid(n: int) -> str:

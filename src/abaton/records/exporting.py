@@ -31,6 +31,7 @@ from abaton.records.parsing import dump, parse
 from abaton.records.plan import Plan
 from abaton.records.presets import rules
 from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.resting import resting
 from abaton.records.sources import Source, documents, fingerprint, safe_name
 from abaton.records.stages import Consented, Record
 from abaton.records.tally import Tally
@@ -99,14 +100,14 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
         with replacing(target) as begun, _writer(begun, packed=source.is_packed) as stream:
             for raw, where in documents(source):
                 try:
-                    made = make(Consented.on_ground(Record(parse(raw, where=where)), job.ground))
+                    made = deidentified(raw, make, ground=job.ground, where=where)
                 except Refused as error:
                     if not job.skip_refused:
                         raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
                     refused += 1
                     continue
                 if made is not None:
-                    stream.write(dump(made.content) + b"\n")
+                    stream.write(made + b"\n")
                     written += 1
         if not written:
             target.unlink()
@@ -117,6 +118,17 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
     counted = make.tally()
     counted.refused = refused
     return Outcome(source.path, target.name if written else "", counted)
+
+
+def deidentified(raw: bytes, make: Deidentifier, *, ground: str, where: str = "") -> bytes | None:
+    """A document as it was read, de-identified, as it is written; nothing if the study does not need it."""
+    with resting():
+        return _through(raw, make, ground, where)
+
+
+def _through(raw: bytes, make: Deidentifier, ground: str, where: str) -> bytes | None:
+    made = make(Consented.on_ground(Record(parse(raw, where=where)), ground))
+    return None if made is None else dump(made.content)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from abaton.errors import Refused, SettingsError
 from abaton.records.elements import Element, is_primitive, is_resource_slot, table
-from abaton.records.fixups import FIXUPS
+from abaton.records.fixups import FIXUPS, idle
 from abaton.records.methods import METHODS, SETTINGS, WHOLE
 from abaton.records.need import Rule
 from abaton.records.repair import Repair
@@ -214,7 +214,8 @@ class Plan:
                 else:
                     steps.append((key, found))
             full = -1 if repair.needs([k for k, _ in steps]) else len(steps)
-            made = Shape(tuple(steps), tuple(drops), full, finish, settled=fixup is None and full > 0)
+            settled = full > 0 and idle(node.type, [k for k, _ in steps])
+            made = Shape(tuple(steps), tuple(drops), full, finish, settled=settled)
             if len(shapes) < _MOST_SHAPES:
                 shapes[keys] = made
             return made
