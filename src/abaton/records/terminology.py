@@ -35,6 +35,7 @@ _SPELT = {
     **dict.fromkeys(("week", "weeks", "wks"), "wk"),
     **dict.fromkeys(("day", "days"), "d"),
 }
+_UCUM = "http://unitsofmeasure.org"
 _REMEMBERED = 65_536
 
 
@@ -204,8 +205,8 @@ def measure(settings: Settings, node: Node) -> Handler:
         unit = value.get("unit")
         if code is not None and scope.codes.knows(system, code):
             made["system"], made["code"] = system, code
-        elif unit.__class__ is str and is_unit(unit):
-            made["unit"] = unit
+        elif unit.__class__ is str:
+            _put_unit(made, unit)
         if len(value) == 4 and len(made) == 3 and unit is not None:
             scope.seen(unit_only)
         elif len(value) != len(made):
@@ -218,7 +219,8 @@ def measure(settings: Settings, node: Node) -> Handler:
         if len(made) == 1 and not -most < made.get("value", 0) < most:
             return scope.drop(node, "number too long")
         if cap and made.get("value", 0) > cap:
-            made["value"] = _capped(made["value"], cap, code if "code" in made else unit, is_age=is_age)
+            told = made.get("code") or made.get("unit")
+            made["value"] = _capped(made["value"], cap, told, is_age=is_age)
         if made:
             return made
         return scope.drop(node, "empty")
@@ -228,10 +230,18 @@ def measure(settings: Settings, node: Node) -> Handler:
     return usual(run, _MEASURE, unit=unit_only, cap=cap or math.inf)
 
 
-def _capped(number: float, cap: int, unit: Any, *, is_age: bool) -> float:
+def _put_unit(made: dict[str, Any], unit: str) -> None:
+    """Keep a unit that is written out: as it is if it is one of UCUM, as its code if it is a time in plain words."""
+    time = _SPELT.get(unit.strip().casefold())
+    if is_unit(unit):
+        made["unit"] = unit
+    elif time is not None:
+        made["system"], made["code"] = _UCUM, time
+
+
+def _capped(number: float, cap: int, unit: str | None, *, is_age: bool) -> float:
     """A number, unless it is an age over the cap: those become one class, in the unit they were told in."""
-    name = unit.strip().casefold() if unit.__class__ is str else ""
-    each = _PER_YEAR.get(_SPELT.get(name, name), 1.0 if is_age else 0.0)
+    each = _PER_YEAR.get(unit or "", 1.0 if is_age else 0.0)
     if not is_age and each != 1.0:  # 500 days may be anything, 95 years are taken for an age
         return number
     return number if number <= cap * each else math.ceil((cap + 1) * each)
