@@ -164,7 +164,8 @@ def _codes(node: Any) -> Iterator[tuple[str, str]]:
     if isinstance(node, str):
         yield "", node
     elif isinstance(node, dict):
-        for each in node.get("coding", [node]):
+        coding = node.get("coding", [node])
+        for each in coding if isinstance(coding, list) else ():
             if isinstance(each, dict):
                 yield str(each.get("system", "")), str(each.get("code", ""))
 

@@ -53,6 +53,7 @@ class Document:
     __slots__ = (
         "_identifiers",
         "_places",
+        "_staying",
         "_words",
         "codes",
         "entries",
@@ -79,8 +80,9 @@ class Document:
         self.year, self.shift_days = year, shift_days
         self.targets: dict[str, str] = {}
         self.entries: list[tuple[dict[str, Any], str]] = []
+        self._staying: list[tuple[str, str, str]] = []
         self.only_subject = ""
-        self._places: dict[tuple[str, str], str] = {}
+        self._places: dict[tuple[str, str], str] | None = None
         self._identifiers: dict[tuple[str, str], str] | None = None
         self._words: frozenset[str] | None = None
 
@@ -97,7 +99,7 @@ class Document:
         if stays:
             if known:
                 self.targets[full_url] = address
-            self._places.setdefault((kind, old), address)
+            self._staying.append((kind, old, address))
         elif known:
             self.targets[full_url] = f"{kind}/{identity}"
         return identity, address
@@ -149,8 +151,7 @@ class Document:
     def _turn(self, reference: str) -> str:
         match = _REST.fullmatch(reference) if "/" in reference else None
         if match is not None and match[2] in resources():
-            place = self._places.get((match[2], match[3]))
-            return place or f"{match[2]}/{self.names.identity(match[2], match[3])}"
+            return self._place(match[2], match[3]) or f"{match[2]}/{self.names.identity(match[2], match[3])}"
         query = _QUERY.fullmatch(reference) if "?" in reference else None
         if query is not None and query[1] in resources():
             return self._conditional(query[1], query[2])
@@ -158,6 +159,12 @@ class Document:
         if same is not None and self.names.proves(bytes.fromhex("".join(same.groups()))):
             return reference
         return as_uuid(self.names.token("reference", reference))
+
+    def _place(self, kind: str, old: str) -> str | None:
+        """The new address of an entry by its type and id; the first of two with the same counts."""
+        if self._places is None:
+            self._places = {(kind, old): address for kind, old, address in reversed(self._staying)}
+        return self._places.get((kind, old))
 
     def _conditional(self, kind: str, query: str) -> str:
         wanted = [value for name, value in parse_qsl(query) if name == "identifier"]
@@ -193,20 +200,13 @@ def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
         ids = set()
     if len(ids) == len(entries):  # no id twice, as nearly always
         return frozenset()
-    met: set[tuple[str, str]] = set()
-    twice: set[tuple[str, str]] = set()
+    servers: dict[tuple[str, str], set[str]] = {}
     for entry in entries:
         resource = entry.get("resource")
         if resource.__class__ is dict:
             kind, old = resource.get("resourceType"), resource.get("id")
             if kind.__class__ is str and old.__class__ is str:
-                (twice if (kind, old) in met else met).add((kind, old))
-    servers: dict[tuple[str, str], set[str]] = {key: set() for key in twice}
-    for entry in entries if twice else ():
-        resource = entry.get("resource")
-        key = (resource.get("resourceType"), resource.get("id")) if resource.__class__ is dict else ("", "")
-        if key in twice:
-            servers[key].add(server_of(entry.get("fullUrl")))
+                servers.setdefault((kind, old), set()).add(server_of(entry.get("fullUrl")))
     return frozenset(key for key, found in servers.items() if len(found - {""}) > 1)
 
 
