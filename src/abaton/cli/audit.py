@@ -60,14 +60,15 @@ def checkpoint(
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
     """Sign how long the chain is and how it ends; whoever keeps this notices any change before it."""
+    from abaton.files import replacing
     from abaton.governance import Audit
-    from abaton.store import write_atomically
 
     signer = ring(keys, passphrase_file, passphrase_env).signing
     with database(url) as opened:
         made = Audit(opened).checkpoint(signer, datetime.now(UTC))
     try:
-        write_atomically(out, (jsons.dumps(made, indent=2) + "\n").encode())
+        with replacing(out) as begun:
+            begun.write_text((jsons.dumps(made, indent=2) + "\n"), "utf-8")
     except OSError as error:
         raise SettingsError(
             "the checkpoint was not written", where=str(out), remedy=error.strerror or "choose another place"

@@ -149,10 +149,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, statement: dict[str, Any]) -> None:
-    from abaton.store import write_atomically
+    from abaton.files import replacing
 
     try:
-        write_atomically(path, (jsons.dumps(statement, indent=2) + "\n").encode())
+        with replacing(path) as begun:
+            begun.write_text((jsons.dumps(statement, indent=2) + "\n"), "utf-8")
     except OSError as error:
         raise SettingsError(
             "the signed file was not written",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from abaton.canonical import canonical
 from abaton.errors import AbatonError, SettingsError
+from abaton.files import replacing
 from abaton.governance.keys import Draw, PrivateKey
 from abaton.governance.rings import PublicRing, Ring
-from abaton.store import write_atomically
 
 FORMAT = "abaton-private-keys/1"
 COST = {"n": 2**17, "r": 8, "p": 1}
@@ -101,15 +100,13 @@ def write_public(path: Path, ring: PublicRing, *, replace: bool = False) -> None
 def _write(path: Path, content: bytes, mode: int, *, replace: bool) -> None:
     if path.exists() and not replace:
         raise SettingsError("there is a file already", where=str(path), remedy="choose another place")
-    before = os.umask(0o777 & ~mode)
     try:
-        write_atomically(path, content)
+        with replacing(path, mode=mode) as begun:
+            begun.write_bytes(content)
     except OSError as error:
         raise SettingsError(
             "the keys were not written", where=str(path), remedy=error.strerror or "choose another place"
         ) from None
-    finally:
-        os.umask(before)
 
 
 def _read(path: Path) -> bytes:

@@ -1,6 +1,6 @@
 """Where runs, journals, models and payloads are kept."""
 
-from abaton.store.blobs import Models, digest_of, model_digest, write_atomically
+from abaton.store.blobs import Models, digest_of, model_digest
 from abaton.store.database import Database, hold, insert_new
 from abaton.store.journal import Journal
 from abaton.store.pack import Pack
@@ -19,5 +19,4 @@ __all__ = [
     "hold",
     "insert_new",
     "model_digest",
-    "write_atomically",
 ]
