@@ -183,6 +183,13 @@ CASES = [
         "bands",
     ),
     ('"sensitivity"]', '"rmse"]', "learning.evaluation.metrics[3]", "does not judge", "remove"),
+    (
+        'code = "84114007" },\n  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50"',
+        'code = "84114008" },\n  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50"',
+        "features.label.where.codes[0]",
+        "no record keeps the code '84114008'",
+        "[[data.codes]]",
+    ),
     ("validation = 0.1 ", "validation = 1.5 ", "learning.validation", "less than 1", ""),
 ]
 

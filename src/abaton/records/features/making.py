@@ -99,6 +99,8 @@ def _on_rows(plan: Plan, rows: Gathered) -> Iterator[Finding]:
     for name, each in rows.items():
         if each.nobody:
             yield Finding(f"view {name}", Reason.NO_SUBJECT, masked(each.nobody, plan.floor))
+        if each.unread:
+            yield Finding(f"view {name}", Reason.NOT_READ, masked(each.unread, plan.floor))
 
 
 def _on_input(plan: Plan, each: Input, counts: Counts) -> Iterator[Finding]:
