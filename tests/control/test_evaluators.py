@@ -52,6 +52,7 @@ def test_labels_of_chosen_evaluators_resemble_the_federations_more_than_those_dr
 
 
 def test_the_choice_is_a_function_of_the_seed_and_spreads_the_work():
+    """Invariant 16."""
     policy = ByValidation(evaluators=3, choice="labels")
     assert chosen(policy, 1) == chosen(policy, 1) != chosen(policy, 2)
     work = Counter(name for seed in range(10) for names in chosen(policy, seed).values() for name in names)

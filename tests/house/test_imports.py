@@ -22,7 +22,7 @@ MAY_USE = {
     "learning": {"errors", "vectors", "codecs", "control"},
     "records": {"errors", "files"},
     "store": {"errors", "files"},
-    "governance": {"errors", "canonical", "records", "store"},
+    "governance": {"errors", "canonical", "files", "records", "store"},
     "report": {"errors", "vectors", "store"},
     "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
 }

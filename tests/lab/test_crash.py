@@ -58,6 +58,7 @@ def cut_at_every_event(folder: Path, name: str, codec: str, rounds: int) -> list
     ],
 )
 def test_a_run_resumes_from_every_event_with_codecs_on(tmp_path, name, codec):
+    """Invariant 15."""
     events = cut_at_every_event(tmp_path, name, codec, FEW[name])
     assert any(isinstance(event, Arrived) for event in events)
 
@@ -85,7 +86,7 @@ def test_every_kind_of_run_resumes_from_every_event(tmp_path, name, codec):
     ],
 )
 def test_kill_9_at_every_event(tmp_path, name, codec):
-    """A real process, a real SIGKILL, at each event; the event is written and never acted on."""
+    """Invariant 15. A real process, a real SIGKILL, at each event; the event is written and never acted on."""
     command = [sys.executable, crashing.__file__, str(tmp_path), name, codec]
     rows = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     assert len(rows) > 10

@@ -56,7 +56,8 @@ class Ecdq(Rotating[Parts]):
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
         from abaton.vectors import dithered
-        from abaton.vectors.rotation import aligned, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import keyed
 
         update = fitting(update, layout, key.learner)
         cut, known = self.cut(layout), model(self.bits)

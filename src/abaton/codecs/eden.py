@@ -49,7 +49,8 @@ class Eden(Quantiser):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
-        from abaton.vectors.rotation import aligned, forward, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import forward, keyed
 
         known, seeds = _levels(self.bits), keyed(key.derive(Purpose.DITHER))
 

@@ -34,7 +34,8 @@ class Hadamard(levels.RotatingLevels):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; the smallest number and the step are in units of the update."""
-        from abaton.vectors.rotation import aligned, forward, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import forward, keyed
 
         rotation, private = (keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.PRIVATE))
 

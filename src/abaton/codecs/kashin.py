@@ -70,7 +70,8 @@ def _grid(peak: float, bits: int) -> Vector:
 
 def _parted(block: Vector, size: int, group: int, seeds: Seeds) -> Vector:
     """Uᵀ times a block: two rotations of it."""
-    from abaton.vectors.rotation import aligned, forward
+    from abaton.vectors.hadamard import aligned
+    from abaton.vectors.rotation import forward
 
     frame, norm = aligned(2 * size), 0.0
     for at in (0, size):

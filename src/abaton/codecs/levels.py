@@ -67,14 +67,16 @@ def quantise(z: Vector, group: int, levels: Vector, private: tuple[np.uint64, np
     bits, seeds = int(levels.size).bit_length() - 1, private or (np.uint64(0), np.uint64(0))
     words, masks = np.empty(z.size * bits // 32, dtype=np.uint32), np.empty(z.size // 64, dtype=np.uint64)
     edge = np.float32(np.inf)
-    codebooks.write(z, z.size, words, 0, masks, group, table, 1, edge, np.float32(1), bits, (*seeds, *seeds))
+    codebooks.write(
+        z, z.size, words, 0, masks, group, table, 1, edge, np.float32(1), bits, 0, (*seeds, *seeds)
+    )
     return words
 
 
 def add(words: Words, total: Vector, start: int, size: int, levels: Vector) -> None:
     """Add the levels that ``size`` messages name to ``total`` from ``start`` on."""
     from abaton.vectors import codebooks
-    from abaton.vectors.rotation import aligned
+    from abaton.vectors.hadamard import aligned
 
     table, none = aligned(LANES), (np.uint64(0), np.uint64(0))
     table[:] = np.tile(levels, LANES // levels.size)

@@ -67,7 +67,8 @@ class QuicFL(Rotating[Parts]):
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
         from abaton.vectors import quantise
-        from abaton.vectors.rotation import aligned, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import keyed
 
         update = fitting(update, layout, key.learner)
         cut, books = self.cut(layout), codebooks(self.bits, self.shared)
@@ -79,7 +80,7 @@ class QuicFL(Rotating[Parts]):
             keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.DITHER, Purpose.PRIVATE)
         ]
         used, found = quantise.encode(
-            update, cut.table, books.intervals, books.codewords, books.rows,
+            update, cut.table, books.intervals, books.cells, books.codewords, books.rows,
             books.edge, self.bits, (*seeds[0], *seeds[1], *seeds[2]), aligned(1 << 16),
             np.empty(1 << 10, dtype=np.uint64), norms, words, places, excess,
         )  # fmt: skip
@@ -119,14 +120,13 @@ class QuicFL(Rotating[Parts]):
     ) -> None:
         """Total += factor · codeword, in the rotated domain."""
         from abaton.vectors import quantise
-        from abaton.vectors.rotation import aligned, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import keyed
 
         books: Any = codebooks(self.bits, self.shared)
         seeds = keyed(key.derive(Purpose.DITHER))
         space = aligned(books.codewords.size)
         quantise.accumulate(
-            parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space, total
-        )
-        if parts.places.size:
-            block = np.searchsorted(cut.table[:, 3], parts.places, side="right") - 1
-            total[parts.places] += (factors[block] * parts.excess).astype(np.float32)
+            parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space,
+            parts.places, parts.excess, total,
+        )  # fmt: skip

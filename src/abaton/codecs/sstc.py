@@ -69,9 +69,8 @@ class Sstc(sparse.SparseCodec):
         update, parts = sparse.check_fits(update, layout), sparse.split(layout)
         pools, dense = pools_of(layout)
         chosen = [self._chosen(update, pool, layout) for pool in pools]
-        competing = _ascending(
-            [*(pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)), dense]
-        )
+        kernels = [pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)]
+        competing = _ascending([*kernels, dense])
         # Kernels of zeros are not listed, yet count among the k as in the paper.
         k = min(self.count(parts.size), sum(self.allowed(p) * p.size for p in pools) + _total(dense))
         places, values, total = largest(update.view(np.uint32), competing, min(k, _total(competing)))
@@ -82,8 +81,8 @@ class Sstc(sparse.SparseCodec):
             told, negative = inside(places, values, parts.stretches())
             body.append(entries.write_context(told, negative, parts.weights) if parts.weights else b"")
         else:
-            for pool, ids in zip(pools, chosen, strict=True):
-                body.append(write_maps(places, values, pool, ids, self.coding))
+            for pool, ids, where in zip(pools, chosen, kernels, strict=True):
+                body.append(write_maps(places, values, pool, ids, where, self.coding))
             body.append(self._write_dense(places, values, dense))
         body.append(sparse.write_rest(update, parts, self.biases, layout))
         return wire.pack(self.code, layout, *body, flags=self.flags)

@@ -31,14 +31,22 @@ def settings(rules: Rules, state: State, learner: str) -> TrainSettings:
     if finishing(rules, state):
         told["complete"] = True
     if isinstance(pacing, Asynchronous) and pacing.adaptive is not None:
-        if finishing(rules, state) and learner in state.past:
-            told["steps"] = state.past[learner].steps  # without a validation set nobody can tell when to send
-        elif not finishing(rules, state):
+        if finishing(rules, state):
+            told["steps"] = _last_steps(
+                state, learner
+            )  # without a validation set nobody can tell when to send
+        else:
             group = state.present[learner].group
             told["adaptive"] = pacing.adaptive.get(group, pacing.adaptive.get(""))
             told["committed"] = state.committed
             told["staleness_limit"] = staleness_limit(state.cycles.get(learner, ()))
     return replace(training, **told) if told else training
+
+
+def _last_steps(state: State, learner: str) -> int:
+    if learner in state.past:
+        return state.past[learner].steps
+    return max(1, sum(past.steps for past in state.past.values()) // len(state.past))
 
 
 def weight(rules: Rules, state: State, made: Contribution) -> float:

@@ -1,15 +1,6 @@
 """The controller: one pure function from what happened to what is to be done.
 
-Invariants, each with a test:
-(1) the same rules, state and event give the same answer; nothing passed in is changed;
-(2) a task is answered once: a second answer, or one to an unknown or cancelled task, changes nothing;
-(3) every update that arrives for an open task is committed exactly once, unless its round was closed without it;
-(4) versions count up by one, and every version but the first follows at least one commit;
-(5) synchronous commits are given in the order of the learners' names, so that every engine makes the same sum;
-    asynchronous ones in the order in which updates arrived and their evaluators had answered;
-(6) in asynchronous pacing no learner waits for another one's training: a commit is answered with the next task;
-(7) an evaluator never scores its own learner's model, and never twice the same one;
-(8) after Stop nothing more is asked for.
+Its invariants are numbered in docs/controller.md, each with the test that holds it.
 """
 
 from __future__ import annotations

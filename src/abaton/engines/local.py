@@ -205,8 +205,13 @@ class LocalEngine:
 
     def _give_up_on_the_hung(self) -> None:
         for worker in list(self._workers):
-            if worker.task is not None and self.now() - worker.since > self._patience:
+            if worker.task is not None and self.now() > self._end(worker.task, worker.since):
                 self._replace(worker, "no answer in time")
+
+    def _end(self, task: Task, since: float) -> float:
+        """When patience with a task ends; time that it was given to train does not try it."""
+        given = task.settings.budget if isinstance(task, TrainTask) else 0.0
+        return since + given + self._patience
 
     def _ring(self) -> None:
         for name, at in sorted(self._timers.items(), key=lambda timer: timer[1]):
@@ -217,7 +222,7 @@ class LocalEngine:
     def _pause(self) -> float:
         ends = [
             *self._timers.values(),
-            *(w.since + self._patience for w in self._workers if w.task is not None),
+            *(self._end(w.task, w.since) for w in self._workers if w.task is not None),
         ]
         return max(0.0, min([end - self.now() for end in ends], default=0.5))
 

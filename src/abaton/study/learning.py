@@ -77,8 +77,7 @@ class PolicyTable(Part):
         Raises:
             SettingsError: There is no such policy, or a setting does not belong to it.
         """
-        from abaton.control.policies import POLICIES
-        from abaton.control.rules import Blend, Latest
+        from abaton.control import POLICIES, Blend, Latest
 
         if self.name not in POLICIES:
             close = get_close_matches(self.name, POLICIES, n=1)
@@ -102,7 +101,7 @@ class PolicyTable(Part):
 
 def _paced(pacing: Any, given: dict[str, Any]) -> Any:
     """The pacing; with a budget of time, a synchronous one becomes semi-synchronous."""
-    from abaton.control.rules import SemiSynchronous, Synchronous
+    from abaton.control import SemiSynchronous, Synchronous
 
     if "budget" in given and type(pacing) is Synchronous:
         pacing = SemiSynchronous(budget=given.pop("budget"))

@@ -226,6 +226,7 @@ def test_a_learner_that_has_left_is_told_of_once_and_never_answers(make):
 
 
 def test_a_time_budget_gives_a_number_of_steps_that_can_be_done_again(make):
+    """Invariant 10."""
     kept = Kept()
     with begun(make, "a", "b", keep=kept.put) as engine:
         engine.submit([train("a", "a", budget=0.07), train("b", "b", budget=0.07)])
@@ -285,7 +286,7 @@ def drive(rules: Rules, engine: Engine, journal: Journal) -> list[str]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_order_is_the_journals(tmp_path, make, name):
-    """Whatever order answers came in: the journal alone, told to a new controller, gives the same versions."""
+    """Invariant 17: the journal alone, told to a new controller, gives the same versions."""
     rules = RUNS[name]
     with Store(tmp_path) as store:
         journal = Journal(store, "run")
