@@ -91,13 +91,16 @@ def _table(
     kind = np.float64 if plan.label.kind is Outcome.VALUE else np.int64
     y: NDArray[Any] = np.array([told[i] for i in rows], dtype=kind)
     x = np.concatenate(blocks, axis=1) if blocks else np.zeros((len(rows), 0))
-    return Table(columns(plan), x, y, plan.label.names, tuple(subjects[i] for i in rows), plan.floor)
+    whose = tuple(subjects[i] for i in rows)
+    return Table(columns(plan), x, y, plan.label.names, whose, plan.floor, plan.label.name)
 
 
 def _on_rows(plan: Plan, rows: Gathered) -> Iterator[Finding]:
     for name, each in rows.items():
         if each.nobody:
             yield Finding(f"view {name}", Reason.NO_SUBJECT, masked(each.nobody, plan.floor))
+        if each.unread:
+            yield Finding(f"view {name}", Reason.NOT_READ, masked(each.unread, plan.floor))
 
 
 def _on_input(plan: Plan, each: Input, counts: Counts) -> Iterator[Finding]:
