@@ -25,6 +25,10 @@ def demo(
     *,
     seed: int = typer.Option(1990, help="Decides every random number: the same seed gives the same bits."),
     rounds: int = typer.Option(30, min=1, help="How many rounds the hospitals train."),
+    epsilon: float | None = typer.Option(
+        None,
+        help="A privacy budget for each hospital: updates are clipped and noised, and the run ends in time.",
+    ),
     quick: bool = typer.Option(False, "--quick", help="A small cohort and five rounds: a few seconds."),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
@@ -41,7 +45,7 @@ def demo(
         from abaton.lab import demo as lab_demo
         from abaton.lab.experiment import start
 
-        row = start(opened, lab_demo.recipe(seed=seed, rounds=rounds, scale=scale), watch)
+        row = start(opened, lab_demo.recipe(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon), watch)
         community = opened.vectors.get(opened.models(row.run)[-1].digest)
         rows = lab_demo.comparison(community, seed=seed, rounds=rounds, scale=scale)
         data = {**_summary(opened, row), "comparison": rows}
@@ -79,6 +83,8 @@ def show(
         row = opened.run(run)
         data = _summary(opened, row)
         data["recipe"] = dict(row.recipe)
+        if epsilons := [m.metrics["epsilon"] for m in opened.models(row.run) if "epsilon" in m.metrics]:
+            data["epsilon"] = epsilons[-1]
         data["models"] = [
             {"version": m.version, "at": m.at, "digest": m.digest, **m.metrics}
             for m in opened.models(row.run)
@@ -93,6 +99,8 @@ def show(
     )
     rows = [[m["version"], m["at"], m["digest"][:12], *(m[name] for name in metrics)] for m in data["models"]]
     table(f"versions of the community model, run {row.run}", ["version", "seconds", "digest", *metrics], rows)
+    if "epsilon" in data:
+        note(f"privacy: epsilon {data['epsilon']:.4g} spent by the learner, or release, that spent most")
     _tell(data)
 
 
@@ -160,7 +168,9 @@ def _tell(data: dict[str, Any]) -> None:
     if data["status"] == "interrupted":
         note(f"run {data['run']} was cut off: bring it to its end with 'abaton resume {data['run']}'")
     elif data["versions"] is not None:
+        why = "" if data["status"] == "finished" else f" ({data['reason']})"
         note(
-            f"run {data['run']} is {data['status']}: {data['versions']} versions, {data['updates']} updates, "
-            f"{data['bytes_up']:,} bytes up, {data['seconds']:,.1f} simulated seconds, model {data['digest'][:12]}"
+            f"run {data['run']} is {data['status']}{why}: {data['versions']} versions, "
+            f"{data['updates']} updates, {data['bytes_up']:,} bytes up, {data['seconds']:,.1f} simulated seconds, "
+            f"model {data['digest'][:12]}"
         )

@@ -23,6 +23,7 @@ from abaton.control.messages import (
     from_row,
     to_row,
 )
+from abaton.control.privacy import SPENT, Privacy
 from abaton.control.robust import Krum, Median, NormBound, Trimmed
 from abaton.control.rules import POLICIES, Asynchronous, Blend, Latest, Rules, Synchronous
 from abaton.control.server import Adam, Momentum, Plain
@@ -32,6 +33,7 @@ from abaton.control.weighting import ByExamples, ByStaleness, ByValidation
 
 __all__ = [
     "POLICIES",
+    "SPENT",
     "Adam",
     "Arrived",
     "Asynchronous",
@@ -54,6 +56,7 @@ __all__ = [
     "Momentum",
     "NormBound",
     "Plain",
+    "Privacy",
     "Publish",
     "Retire",
     "Rules",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from abaton.control.adaptive import CYCLES, staleness_limit
 from abaton.control.messages import Commit, Instruction, Publish, Train
+from abaton.control.privacy import SPENT
 from abaton.control.rules import Asynchronous, Rules
 from abaton.control.scoring import Answer
 from abaton.control.state import Assignment, Contribution, State
@@ -14,9 +15,14 @@ from abaton.control.weighting import weigh
 
 
 def train(rules: Rules, pacing: Asynchronous, state: State, learner: str) -> Answer:
-    """Let a learner train from the newest version, unless it is gone."""
+    """Let a learner train from the newest version, unless it is gone or its privacy budget is spent."""
     if learner not in state.present:
         return state, ()
+    if rules.privacy is not None:
+        asked_for = state.releases.get(learner, 0)
+        if asked_for >= rules.privacy.allowance:
+            return (state, ()) if state.open or state.scoring else stop(state, SPENT)
+        state = replace(state, releases=state.releases.set(learner, asked_for + 1))
     task = f"{state.asked}.{learner}"
     settings = rules.training
     if pacing.adaptive is not None:

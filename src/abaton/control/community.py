@@ -47,6 +47,8 @@ class CommunityModel(Protocol):
 def community_model(rules: Rules, layout: Layout, codec: Pipeline, initial: Vector) -> CommunityModel:
     """The community model that the rules ask for."""
     layout.check(initial, whose="the initial model")
+    if rules.privacy is not None:
+        rules.privacy.check(codec)
     if isinstance(rules.pacing, Synchronous):
         return Mean(layout, codec, initial, rules.server, rules.robust)
     if isinstance(rules.mixing, Blend):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from abaton.control.adaptive import Thresholds
 from abaton.control.messages import TrainSettings
+from abaton.control.privacy import Privacy
 from abaton.control.robust import Krum, Robust
 from abaton.control.server import Optimiser, Plain
 from abaton.control.weighting import ByExamples, ByStaleness, ByValidation, Weighting
@@ -73,6 +74,7 @@ class Rules:
         robust: how a round's updates are mixed when some may be wrong; by their weighted mean if not given.
         server: what is made of the change that the mix proposes.
         training: how each learner trains.
+        privacy: the budget of differential privacy, if there is one.
         seed: decides every lot that is drawn.
 
     >>> Rules(learners=4, rounds=0)
@@ -89,6 +91,7 @@ class Rules:
     robust: Robust | None = None
     server: Optimiser = field(default_factory=Plain)
     training: TrainSettings = field(default_factory=TrainSettings)
+    privacy: Privacy | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -118,6 +121,8 @@ class Rules:
         _check_training(self.training)
         if self.robust is not None:
             self._check_robust(self.robust)
+        if self.privacy is not None:
+            self._check_privacy(self.privacy)
 
     def _check_robust(self, robust: Robust) -> None:
         if not isinstance(self.pacing, Synchronous):
@@ -129,6 +134,35 @@ class Rules:
         if isinstance(robust, Krum) and self.pacing.quorum < 2 * robust.liars + 3:
             _refuse(
                 "pacing.quorum", self.pacing.quorum, f"use at least {2 * robust.liars + 3}, which Krum needs"
+            )
+
+    def _check_privacy(self, privacy: Privacy) -> None:
+        if self.validation is not None:
+            raise SettingsError(
+                "evaluators' counts carry no noise, so they would not be covered by the privacy budget",
+                where="rules",
+                remedy="weigh by examples or staleness, or leave the budget out",
+            )
+        if isinstance(self.pacing, Asynchronous) and self.pacing.adaptive is not None:
+            raise SettingsError(
+                "when an adaptive learner sends depends on its data, which the privacy budget does not cover",
+                where="rules",
+                remedy="use asynchronous pacing with a fixed number of epochs",
+            )
+        if privacy.against == "readers":
+            plain = all(isinstance(part, ByStaleness) for part in self.weighting)
+            if not (isinstance(self.pacing, Synchronous) and plain and self.robust is None):
+                raise SettingsError(
+                    "a privacy budget against readers needs rounds whose updates all count the same",
+                    where="rules",
+                    remedy="use synchronous pacing, ByStaleness('constant') and no robust mixing, "
+                    "or privacy.against='controller'",
+                )
+        elif privacy.allowance < 1:
+            raise SettingsError(
+                f"privacy.epsilon is {privacy.epsilon}, less than one update with noise {privacy.noise} costs",
+                where="rules",
+                remedy="use more noise or a larger budget; 'abaton lab privacy' shows what rounds cost",
             )
 
     @property

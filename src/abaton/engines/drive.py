@@ -159,5 +159,7 @@ class Driver:
         vector = self.community.vector
         self._digest = self.journal.store.vectors.put(vector, self.community.layout.digest)
         if not self.journal.is_published(version, self._digest):
-            metrics = self.observe(vector) if self.observe else {}
+            metrics = dict(self.observe(vector)) if self.observe else {}
+            if self.rules.privacy is not None:
+                metrics["epsilon"] = self.rules.privacy.spent(self.state)
             self.journal.publish(ModelRow(version, self.engine.now(), self._digest, metrics))

@@ -177,7 +177,7 @@ class LocalEngine:
         except AbatonError:
             return Failed(at, task.learner, task.key, "unreadable update")
         examples = len(self._learners[task.learner].examples)
-        metrics = {"loss": float(header["loss"])}
+        metrics = {} if header["loss"] is None else {"loss": float(header["loss"])}
         digest, steps = self._keep(payload), int(header["steps"])
         score = tuple(header["score"])
         return Arrived(at, task.learner, task.key, digest, len(payload), steps, examples, metrics, score)

@@ -225,7 +225,7 @@ class VirtualEngine:
         stale, last = staleness > settings.staleness_limit, epoch.number >= settings.epochs
         if not (stale or last or sends(cycle.losses, settings.adaptive)):
             return True
-        update = self._learners[task.learner].send(task.version, task.model, epoch.trained)
+        update = self._learners[task.learner].send(task.key, task.version, task.model, epoch.trained)
         self._answers[task.key] = self._arrival(task, update)
         return False
 
@@ -254,7 +254,7 @@ class VirtualEngine:
             size=len(update.payload),
             steps=update.steps,
             examples=len(self._learners[task.learner].examples),
-            metrics={"loss": update.loss},
+            metrics={} if update.loss is None else {"loss": update.loss},
             score=update.score,
         )
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
-from abaton.control import Arrived, Rules, community_model, from_row
+from abaton.control import SPENT, Arrived, Rules, community_model, from_row
 from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
@@ -76,7 +76,8 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
 
 def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
     outcome = simulate(experiment, Journal(store, row.run), watch)
-    status = "finished" if outcome.version == experiment.rules.rounds else "failed"
+    orderly = "stopped" if outcome.reason == SPENT else "failed"
+    status = "finished" if outcome.version == experiment.rules.rounds else orderly
     store.finish_run(row.run, status, asdict(outcome))
     return store.run(row.run)
 
@@ -86,7 +87,14 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
     seed = experiment.rules.seed
     learners = {
         name: Learner(
-            name, experiment.model, examples, experiment.codec, seed, experiment.validation.get(name)
+            name,
+            experiment.model,
+            examples,
+            experiment.codec,
+            seed,
+            experiment.validation.get(name),
+            # A simulation can be lived through again: its sites' secrets follow from its seed. Real ones never do.
+            secret=f"simulated {seed} {name}".encode(),
         )
         for name, examples in experiment.sites.items()
     }

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from abaton.codecs import Key, Pipeline
+from abaton.codecs import GaussianNoise, Key, Pipeline
 from abaton.control.draw import round_key
 from abaton.control.messages import Counts, TrainSettings
 from abaton.errors import SettingsError
@@ -20,11 +20,14 @@ from abaton.vectors import Vector
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a learner sends: the encoded change of the model, and a few counts."""
+    """What a learner sends: the encoded change of the model, and a few counts.
+
+    A learner whose codec adds noise for privacy sends no loss and no score: they would carry none.
+    """
 
     payload: bytes
     steps: int
-    loss: float
+    loss: float | None
     score: Counts = ()
 
 
@@ -47,7 +50,8 @@ class Learner:
     """Trains on one site's examples.
 
     Everything random comes from the run's seed, the learner's name and the task, so the same task always gives the same
-    update. What must stay at the site (the codec's memory, running statistics, a kept momentum) stays in this object.
+    update. The secret, which the controller never sees, feeds the noise for privacy. What must stay at the site (the
+    codec's memory, running statistics, a kept momentum) stays in this object.
     """
 
     def __init__(
@@ -58,9 +62,10 @@ class Learner:
         codec: Pipeline,
         seed: int,
         validation: Examples | None = None,
+        secret: bytes = b"",
     ) -> None:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
-        self.validation = validation
+        self.validation, self._secret = validation, secret
         self._memory = codec.start(model.layout)
         self._local: dict[str, Vector] = {}
 
@@ -102,7 +107,7 @@ class Learner:
     def train(self, task: str, version: int, start: Vector, settings: TrainSettings) -> Update:
         """Train from a version of the community model and encode what changed."""
         *_, trained = islice(self._epochs(task, start, settings), settings.epochs)
-        return self.send(version, start, trained)
+        return self.send(task, version, start, trained)
 
     def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Epoch]:
         """Train epoch by epoch for as long as the caller asks for the next one; `send` what it stops at.
@@ -115,13 +120,15 @@ class Learner:
                 loss = self.model.score(trained.vector, self.validation, trained.local).loss
             yield Epoch(number, trained, loss)
 
-    def send(self, version: int, start: Vector, trained: Trained) -> Update:
+    def send(self, task: str, version: int, start: Vector, trained: Trained) -> Update:
         """Encode what training has changed since the version it started from, and keep what stays at the site."""
         layout = self.model.layout
         change = layout.check(trained.vector - start, whose=f"the update of learner '{self.name}'")
-        key = Key(round_key(self.seed, version), self.name)
+        key = Key(round_key(self.seed, version), self.name, self._task_secret(task))
         payload, memory = self.codec.encode(change, layout, key, self._memory)
         self._memory, self._local = memory, dict(trained.local)
+        if any(step.name == GaussianNoise.name for step in self.codec.steps):
+            return Update(payload, trained.steps, None)
         return Update(payload, trained.steps, trained.loss, self.evaluate(trained.vector))
 
     def _epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Trained]:
@@ -131,6 +138,13 @@ class Learner:
                 remedy="check the site's cohort with 'abaton site check', or leave the learner out",
             )
         return self.model.epochs(start, self.examples, settings, self._generator(task), self._local)
+
+    def _task_secret(self, task: str) -> bytes:
+        """A secret for each task: two updates from the same version must not carry the same noise."""
+        if not self._secret:
+            return b""
+        text = len(self._secret).to_bytes(4, "little") + self._secret + task.encode()
+        return hashlib.blake2b(text, digest_size=32, person=b"abaton-task-1").digest()
 
     def _generator(self, task: str) -> np.random.Generator:
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()
