@@ -50,7 +50,7 @@ def test_training_can_be_stopped_by_its_validation_loss():
 def test_nothing_is_kept_of_epochs_that_are_not_sent():
     start, one = MODEL.initial(0), learner()
     next(one.train_epochs("t1", start, SETTINGS))
-    assert one.forgetful
+    assert not one.kept
     assert np.isnan(next(one.train_epochs("t1", start, SETTINGS)).validation_loss)
 
 

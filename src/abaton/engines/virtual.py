@@ -133,7 +133,7 @@ class VirtualEngine:
                 self._push(started + busy + profile.latency, "scored", task.key)
                 continue
             steps = learner.steps(task.settings)
-            known = self._finished.get(task.key) if learner.forgetful else None
+            known = self._finished.get(task.key) if learner.forgets(task.settings) else None
             if known is not None:
                 self._answers[task.key] = known
             if task.settings.adaptive is not None:

@@ -69,10 +69,10 @@ class Learner:
         self._memory = codec.start(model.layout)
         self._local: dict[str, Vector] = {}
 
-    @property
-    def forgetful(self) -> bool:
+    def forgets(self, settings: TrainSettings) -> bool:
         """Whether a task's answer depends on the task alone, not on the tasks before it."""
-        return not self._memory and not self._local
+        kept = self._memory or self._local or self.model.remembers or settings.keep_momentum
+        return not kept
 
     @property
     def kept(self) -> dict[str, Vector]:
