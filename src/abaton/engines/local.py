@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Thresholds, Tick, TrainSettings
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.errors import AbatonError
+from abaton.engines.site import SiteState
+from abaton.errors import AbatonError, SettingsError
 from abaton.learning import Learner
 
 Check = Callable[[str, int, bytes], None]
@@ -54,6 +56,7 @@ class LocalEngine:
         check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
         patience: seconds after which a task without an answer is given up and its process ended.
         groups: which group each learner belongs to.
+        states: a folder where each learner keeps what must survive its process; needed if it keeps anything.
     """
 
     real: ClassVar[bool] = True
@@ -66,7 +69,10 @@ class LocalEngine:
         check: Check,
         patience: float = 600.0,
         groups: Mapping[str, str] | None = None,
+        states: Path | None = None,
     ) -> None:
+        _check_states(learners, states)
+        self._states = states
         self._learners, self._keep, self._check, self._patience = learners, keep, check, patience
         self._began = time.monotonic()
         self._seen: set[str] = set()
@@ -131,7 +137,9 @@ class LocalEngine:
 
     def _start(self, learner: str, evaluates: bool, restarts: int = 0) -> _Worker:  # noqa: FBT001
         ours, theirs = _FORK.Pipe()
-        process = _FORK.Process(target=_serve, args=(self._learners[learner], theirs), daemon=True)
+        process = _FORK.Process(
+            target=_serve, args=(self._learners[learner], theirs, self._states), daemon=True
+        )
         process.start()
         theirs.close()
         return _Worker(learner, evaluates, process, ours, [], restarts=restarts)
@@ -224,9 +232,20 @@ def _end(worker: _Worker) -> None:
     worker.process.join()
 
 
-def _serve(learner: Learner, pipe: Connection) -> None:
+def _check_states(learners: Mapping[str, Learner], states: Path | None) -> None:
+    for learner in learners.values():
+        if states is None and (learner.kept or learner.model.remembers):
+            raise SettingsError(
+                f"learner '{learner.name}' keeps something from task to task, and has no place for it",
+                where="local engine",
+                remedy="give the engine a folder with states=",
+            )
+
+
+def _serve(learner: Learner, pipe: Connection, states: Path | None) -> None:
     """The life of a learner's process: one task after the other, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the run decides when it ends
+    state = SiteState(states, learner.name) if states is not None else None
     while True:
         try:
             header, model = json.loads(pipe.recv_bytes()), np.frombuffer(pipe.recv_bytes(), dtype="<f4")
@@ -234,10 +253,17 @@ def _serve(learner: Learner, pipe: Connection) -> None:
             return
         answer, payload = {"key": header["key"]}, b""
         try:
-            if "settings" in header:
+            known = state.answered(header["key"]) if state is not None and "settings" in header else None
+            if state is not None:
+                state.refresh(learner)
+            if known is not None:
+                answer, payload = known
+            elif "settings" in header:
                 made = learner.train(header["key"], header["version"], model, _settings(header["settings"]))
                 answer |= {"steps": made.steps, "loss": made.loss, "score": made.score}
                 payload = made.payload
+                if state is not None:
+                    state.save(learner, answer, payload)
             else:
                 answer |= {"score": learner.evaluate(model)}
         except AbatonError:

@@ -1,6 +1,6 @@
 """Where runs, journals, models and payloads are kept."""
 
-from abaton.store.blobs import Models, digest_of, model_digest, write_atomically
+from abaton.store.blobs import Models, digest_of, model_digest, write_atomically, writing
 from abaton.store.journal import Journal
 from abaton.store.pack import Pack
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
@@ -16,4 +16,5 @@ __all__ = [
     "digest_of",
     "model_digest",
     "write_atomically",
+    "writing",
 ]
