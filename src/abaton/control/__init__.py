@@ -27,6 +27,7 @@ from abaton.control.privacy import SPENT, Privacy
 from abaton.control.robust import Krum, Median, NormBound, Trimmed
 from abaton.control.rules import POLICIES, Asynchronous, Blend, Latest, Rules, Synchronous
 from abaton.control.server import Adam, Momentum, Plain
+from abaton.control.shelf import Shelf
 from abaton.control.state import State
 from abaton.control.step import step
 from abaton.control.weighting import ByExamples, ByStaleness, ByValidation
@@ -61,6 +62,7 @@ __all__ = [
     "Retire",
     "Rules",
     "Scored",
+    "Shelf",
     "State",
     "Stop",
     "Synchronous",

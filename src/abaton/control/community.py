@@ -17,6 +17,7 @@ from abaton.codecs import Accumulator, Key, Pipeline
 from abaton.control.robust import Robust
 from abaton.control.rules import Blend, Rules, Synchronous
 from abaton.control.server import Optimiser, Plain
+from abaton.control.shelf import Shelf
 from abaton.errors import AbatonError
 from abaton.vectors import Layout, Vector
 
@@ -44,8 +45,10 @@ class CommunityModel(Protocol):
         """Make the mix the newest version; the vectors of older versions stay as they were."""
 
 
-def community_model(rules: Rules, layout: Layout, codec: Pipeline, initial: Vector) -> CommunityModel:
-    """The community model that the rules ask for."""
+def community_model(
+    rules: Rules, layout: Layout, codec: Pipeline, initial: Vector, shelf: Shelf | None = None
+) -> CommunityModel:
+    """The community model that the rules ask for; the shelf is where each learner's newest model lies, if kept."""
     layout.check(initial, whose="the initial model")
     if rules.privacy is not None:
         rules.privacy.check(codec)
@@ -53,7 +56,7 @@ def community_model(rules: Rules, layout: Layout, codec: Pipeline, initial: Vect
         return Mean(layout, codec, initial, rules.server, rules.robust)
     if isinstance(rules.mixing, Blend):
         return Pulled(layout, codec, initial, rules.mixing.alpha)
-    return Newest(layout, codec, initial, rules.server)
+    return Newest(layout, codec, initial, rules.server, shelf)
 
 
 def local_model(codec: Pipeline, layout: Layout, start: Vector, payload: bytes, key: Key) -> Vector:
@@ -130,12 +133,13 @@ class Newest:
         codec: Pipeline,
         initial: Vector,
         server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
+        shelf: Shelf | None = None,
     ) -> None:
         self.layout, self.codec, self.vector, self.server = layout, codec, initial, server
         self._memory = server.start(layout.size)
         self._mixed: Vector | None = None
         self._total = np.zeros(layout.size, dtype=np.int64)
-        self._kept: dict[str, Vector] = {}
+        self._kept = Shelf(layout.size) if shelf is None else shelf
         self._weights: dict[str, float] = {}
         self._bounds: dict[str, float] = {}
         self._weight_sum = self._bound_sum = 0
@@ -160,8 +164,9 @@ class Newest:
     def retire(self, learner: str) -> None:
         """Take a learner's share out, exactly as it was put in."""
         if learner in self._kept:
-            self._exchange(learner, self._kept[learner], 0.0)
-            del self._kept[learner], self._weights[learner]
+            self._exchange(learner, self._kept.get(learner), 0.0)
+            self._kept.drop(learner)
+            del self._weights[learner]
             self._set_bound(learner, 0.0)
             self._fit()
 
@@ -180,12 +185,13 @@ class Newest:
         from abaton.vectors.mix import exchange
 
         before = self._weights.get(learner, 0.0)
-        kept = self._kept.setdefault(learner, np.zeros_like(model))
+        kept = self._kept.get(learner) if learner in self._kept else np.zeros_like(model)
         self._weights[learner] = weight
         self._weight_sum += _whole(weight) - _whole(before)
         mixed = np.empty_like(self.vector)
         inverse = 1 / self._scale / (self._weight_sum / _WHOLE) if self._weight_sum else 0.0
         exchange(self._total, model, kept, weight * self._scale, before * self._scale, inverse, mixed)
+        self._kept.put(learner, kept)
         self._mixed = mixed if self._weight_sum else None  # without any weight the model stays as it is
 
     def _set_bound(self, learner: str, bound: float) -> None:
@@ -200,12 +206,14 @@ class Newest:
             return
         self._scale = 2.0 ** math.floor(math.log2(_AIM / bound))
         self._total[:] = 0
-        if replaced in self._kept:  # its old share would not fit the new scale, and is about to go
-            del self._kept[replaced]
+        if (
+            replaced is not None and replaced in self._kept
+        ):  # its old share would not fit the new scale, and is about to go
+            self._kept.drop(replaced)
             self._weight_sum -= _whole(self._weights.pop(replaced))
-        for learner, model in self._kept.items():
+        for learner in self._kept:
             share = self._weights[learner] * self._scale
-            self._total += np.rint(share * model.astype(np.float64)).astype(np.int64)
+            self._total += np.rint(share * self._kept.get(learner).astype(np.float64)).astype(np.int64)
 
 
 def _whole(number: float) -> int:

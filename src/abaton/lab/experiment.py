@@ -9,17 +9,18 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
-from abaton.control import SPENT, Arrived, Rules, community_model, from_row
+from abaton.control import SPENT, Arrived, Rules, Shelf, community_model, from_row
 from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
-from abaton.store import Journal, RunRow, Store
+from abaton.store import Journal, RunRow, SlotFile, Store
 
 # A new recipe is one function in the lab, and one line here.
 RECIPES: Mapping[str, str] = {"demo": "abaton.lab.demo:experiment"}
@@ -27,7 +28,11 @@ RECIPES: Mapping[str, str] = {"demo": "abaton.lab.demo:experiment"}
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A federation that is ready to run under the virtual clock."""
+    """A federation that is ready to run under the virtual clock.
+
+    Attributes:
+        memory: how many bytes of the learners' newest models stay in memory; the others go to a file.
+    """
 
     model: Model
     sites: Mapping[str, Examples]
@@ -36,6 +41,7 @@ class Experiment:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     observe: Observer | None = None
     validation: Mapping[str, Examples] = field(default_factory=dict)
+    memory: int = 4 * 2**30
 
 
 def build(recipe: Mapping[str, Any]) -> Experiment:
@@ -103,11 +109,11 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
         learners, experiment.profiles, keep=journal.payloads.put, seed=seed, finished=finished
     )
     initial = experiment.model.initial(seed)
-    community = community_model(experiment.rules, experiment.model.layout, experiment.codec, initial)
-    try:
+    layout = experiment.model.layout
+    with SlotFile(journal.store.folder, layout.size) as overflow, closing(engine):
+        shelf = Shelf(layout.size, experiment.memory, overflow)
+        community = community_model(experiment.rules, layout, experiment.codec, initial, shelf)
         return Driver(experiment.rules, community, engine, journal, experiment.observe).run(watch)
-    finally:
-        engine.close()
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:

@@ -3,6 +3,7 @@
 from abaton.store.blobs import Models, digest_of, model_digest, write_atomically, writing
 from abaton.store.journal import Journal
 from abaton.store.pack import Pack
+from abaton.store.slots import SlotFile
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Models",
     "Pack",
     "RunRow",
+    "SlotFile",
     "Store",
     "default_folder",
     "digest_of",
