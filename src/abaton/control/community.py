@@ -9,14 +9,15 @@ it (FedAsync).
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abaton.codecs import Accumulator, Key, Pipeline
 from abaton.control.robust import Robust
 from abaton.control.rules import Blend, Rules, Synchronous
-from abaton.control.server import Optimiser, Plain
+from abaton.control.server import Memory, Optimiser, Plain
 from abaton.control.shelf import Shelf
 from abaton.errors import AbatonError
 from abaton.vectors import Layout, Vector
@@ -26,6 +27,9 @@ from abaton.vectors import Layout, Vector
 _MOST, _AIM, _LEAST = 2.0**62, 2.0**52, 2.0**40
 _NOTHING = 1e-30  # a weight at or below this counts as none
 _WHOLE = 1 << 160  # weights are summed as whole numbers of this unit: exact, in any order, in constant time
+
+
+Saved = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 class CommunityModel(Protocol):
@@ -43,6 +47,12 @@ class CommunityModel(Protocol):
 
     def publish(self) -> Vector:
         """Make the mix the newest version; the vectors of older versions stay as they were."""
+
+    def save(self) -> Saved:
+        """Plain values and vectors that `load` makes the same model of; asked for between two events."""
+
+    def load(self, saved: Saved) -> None:
+        """Take over what `save` gave."""
 
 
 def community_model(
@@ -107,6 +117,15 @@ class Mean:
             taken, self._memory = self.server.apply(change, self._memory)
             self.vector = self.layout.check(self.vector + taken, whose="the community model")
         return self.vector
+
+    def save(self) -> Saved:
+        """The newest version and the optimiser's memory; a round's sum never outlasts an event."""
+        return {}, {"vector": self.vector, **_memory_arrays(self._memory)}
+
+    def load(self, saved: Saved) -> None:
+        """Take over what was saved."""
+        _, arrays = saved
+        self.vector, self._memory = arrays["vector"], _memory_of(arrays)
 
     def _change(self) -> Vector | None:
         change: Vector | None = None
@@ -181,6 +200,31 @@ class Newest:
             self._mixed = None
         return self.vector
 
+    def save(self) -> Saved:
+        """The exact sum with everything it is made of."""
+        about = {
+            "weights": self._weights,
+            "bounds": self._bounds,
+            "sums": [str(self._weight_sum), str(self._bound_sum)],
+            "scale": self._scale,
+        }
+        arrays: dict[str, NDArray[Any]] = {"vector": self.vector, "total": self._total}
+        arrays |= {f"newest/{learner}": self._kept.get(learner).copy() for learner in self._kept}
+        if self._mixed is not None:
+            arrays["mixed"] = self._mixed
+        return about, {**arrays, **_memory_arrays(self._memory)}
+
+    def load(self, saved: Saved) -> None:
+        """Take over what was saved; the sum goes on with the same bits."""
+        about, arrays = saved
+        self.vector, self._total, self._mixed = arrays["vector"], arrays["total"].copy(), arrays.get("mixed")
+        self._memory = _memory_of(arrays)
+        self._weights, self._bounds = dict(about["weights"]), dict(about["bounds"])
+        self._scale = about["scale"]
+        self._weight_sum, self._bound_sum = map(int, about["sums"])
+        for learner in self._weights:
+            self._kept.put(learner, arrays[f"newest/{learner}"])
+
     def _exchange(self, learner: str, model: Vector, weight: float) -> None:
         from abaton.vectors.mix import exchange
 
@@ -216,6 +260,15 @@ class Newest:
             self._total += np.rint(share * self._kept.get(learner).astype(np.float64)).astype(np.int64)
 
 
+def _memory_arrays(memory: Memory) -> dict[str, NDArray[Any]]:
+    return {f"memory/{place}": values for place, values in enumerate(memory)}
+
+
+def _memory_of(arrays: dict[str, NDArray[Any]]) -> Memory:
+    names = (f"memory/{place}" for place in range(len(arrays)))
+    return tuple(arrays[name] for name in names if name in arrays)
+
+
 def _whole(number: float) -> int:
     return int(number * float(_WHOLE))
 
@@ -238,3 +291,11 @@ class Pulled:
     def publish(self) -> Vector:
         """The next version."""
         return self.layout.check(self.vector, whose="the community model")
+
+    def save(self) -> Saved:
+        """The newest version."""
+        return {}, {"vector": self.vector}
+
+    def load(self, saved: Saved) -> None:
+        """Take over what was saved."""
+        self.vector = saved[1]["vector"]

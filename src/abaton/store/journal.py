@@ -43,13 +43,12 @@ class Journal:
         self._replayed = self.rows() if self.known else iter(())
         self.length = 0
 
-    def rows(self) -> Iterator[Row]:
-        """The events that are written down, in order."""
+    def rows(self, after: int = -1) -> Iterator[Row]:
+        """The events that are written down, in order, from the one after a sequence number on."""
         table = schema.events
         chosen = (
             sql.select(table.c.kind, table.c.body).where(table.c.run == self.run).order_by(table.c.sequence)
         )
-        after = -1
         while True:
             with self.store.reading() as connection:
                 part = chosen.add_columns(table.c.sequence).where(table.c.sequence > after).limit(1000)
@@ -58,6 +57,17 @@ class Journal:
             if len(found) < 1000:
                 return
             after = found[-1][2]
+
+    def skip(self, events: int) -> Iterator[Row]:
+        """Leave out the first events, which a checkpoint stands for; those that follow."""
+        if events > self.known:
+            raise StoreError(
+                f"the checkpoint of run '{self.run}' stands for {events} events, its journal has {self.known}",
+                where=f"journal of {self.run}",
+                remedy="remove the checkpoint, or restore journal and checkpoint from the same backup",
+            )
+        self.length, self._replayed = events, self.rows(events - 1)
+        return self.rows(events - 1)
 
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write an event down, or check that it is the one that was written down."""
