@@ -124,6 +124,47 @@ def resume(
     emit(data) if json else _tell(data)
 
 
+def prune(
+    run: str | None = typer.Argument(
+        None, help="The run's name, or the beginning of it; every run if not given."
+    ),
+    *,
+    last: int = typer.Option(5, min=1, help="Keep so many of the newest versions of the community model."),
+    every: int = typer.Option(0, min=0, help="Also keep every so manieth version; 0 for none."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be removed."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Free space: remove old versions of community models, and the updates of runs that have ended.
+
+    The journal, the versions' digests and metrics, and the final model always stay. A run that was cut off keeps its
+    updates and can still be resumed; one that is being worked on is left alone.
+    """
+    with _open(store) as opened:
+        from abaton.store import Keep
+        from abaton.store import plan as plan_pruning
+        from abaton.store import prune as remove
+
+        chosen = [opened.run(run)] if run else opened.runs()
+        held = [row.run for row in chosen if opened.is_held(row.run)]
+        plans = [plan_pruning(opened, row, Keep(last, every)) for row in chosen if row.run not in held]
+        if not dry_run:
+            for made in plans:
+                remove(opened, made)
+    rows = [
+        {"run": p.run, "versions": len(p.models), "updates": p.payloads is not None, "bytes": p.bytes}
+        for p in plans
+    ]
+    if json:
+        emit({"dry_run": dry_run, "runs": rows, "left_alone": held})
+        return
+    columns = ("run", "versions", "updates", "bytes")
+    title = "would be removed" if dry_run else "removed"
+    table(title, columns, [[row[column] for column in columns] for row in rows])
+    for name in held:
+        note(f"run {name} is being worked on, and was left alone")
+
+
 @contextmanager
 def _open(folder: Path | None) -> Iterator[Store]:
     from abaton.store import Store, default_folder

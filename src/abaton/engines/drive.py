@@ -234,3 +234,4 @@ class Driver:
             if self.rules.privacy is not None:
                 metrics["epsilon"] = self.rules.privacy.spent(self.state)
             self.journal.publish(ModelRow(version, self.engine.now(), self._digest, metrics))
+        self.journal.published(version, self._digest)

@@ -20,7 +20,7 @@ from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
-from abaton.store import Journal, RunRow, SlotFile, Store
+from abaton.store import Journal, Keep, RunRow, SlotFile, Store
 
 # A new recipe is one function in the lab, and one line here.
 RECIPES: Mapping[str, str] = {"demo": "abaton.lab.demo:experiment"}
@@ -31,6 +31,7 @@ class Experiment:
     """A federation that is ready to run under the virtual clock.
 
     Attributes:
+        keep: which versions of the community model stay on disk; all of them if not given.
         memory: how many bytes of the learners' newest models stay in memory; the others go to a file.
     """
 
@@ -41,6 +42,7 @@ class Experiment:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     observe: Observer | None = None
     validation: Mapping[str, Examples] = field(default_factory=dict)
+    keep: Keep | None = None
     memory: int = 4 * 2**30
 
 
@@ -110,6 +112,8 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
     )
     initial = experiment.model.initial(seed)
     layout = experiment.model.layout
+    if experiment.keep is not None:
+        journal.retain(experiment.keep)
     with SlotFile(journal.store.folder, layout.size) as overflow, closing(engine):
         shelf = Shelf(layout.size, experiment.memory, overflow)
         community = community_model(experiment.rules, layout, experiment.codec, initial, shelf)

@@ -3,20 +3,25 @@
 from abaton.store.blobs import Models, digest_of, model_digest, write_atomically, writing
 from abaton.store.journal import Journal
 from abaton.store.pack import Pack
+from abaton.store.retention import Keep, Pruning, plan, prune
 from abaton.store.slots import SlotFile
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
 
 __all__ = [
     "Journal",
+    "Keep",
     "ModelRow",
     "Models",
     "Pack",
+    "Pruning",
     "RunRow",
     "SlotFile",
     "Store",
     "default_folder",
     "digest_of",
     "model_digest",
+    "plan",
+    "prune",
     "write_atomically",
     "writing",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ import sqlalchemy as sql
 
 from abaton.errors import StoreError
 from abaton.store import schema
+from abaton.store.blobs import writing
 from abaton.store.pack import Pack
+from abaton.store.retention import Keep
 from abaton.store.store import ModelRow, Store
 
 Row = tuple[str, Mapping[str, Any]]
@@ -32,13 +35,15 @@ class Journal:
         self._clock, self._flushed = clock, clock()
         self._events: list[dict[str, Any]] = []
         self._models: list[dict[str, Any]] = []
+        self._keep: Keep | None = None
+        self._window: deque[tuple[int, str]] = deque()
         with store.reading() as connection:
             table = schema.events
             last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
             places = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run)).all()
         self.known = 0 if last is None else last + 1
         known_places = {place.digest: (place.offset, place.size) for place in places}
-        self.payloads = Pack(store.folder / "payloads" / f"{run}.pack", known_places)
+        self.payloads = Pack(store.payload_file(run), known_places)
         self._versions = {row.version: row.digest for row in store.models(run)}
         self._replayed = self.rows() if self.known else iter(())
         self.length = 0
@@ -103,6 +108,29 @@ class Journal:
             )
 
         return True
+
+    def retain(self, keep: Keep) -> None:
+        """From now on, remove the files of versions that are no longer to be kept."""
+        self._keep = keep
+
+    def published(self, version: int, digest: str) -> None:
+        """Hear of a version that is the newest now, be it for the first time or again; remove those that fall out."""
+        if self._keep is None:
+            return
+        self._window.append((version, digest))
+        while len(self._window) > self._keep.last:
+            old, name = self._window.popleft()
+            if self._keep.keeps(old, version) or any(name == other for _, other in self._window):
+                continue
+            table = schema.models
+            elsewhere = sql.select(table.c.version).where(
+                table.c.digest == name, (table.c.run != self.run) | (table.c.version != old)
+            )
+            with self.store.reading() as connection:
+                shared = connection.execute(elsewhere.limit(1)).first() is not None
+            if not shared:
+                with writing(self.store.folder):
+                    self.store.vectors.path(name).unlink(missing_ok=True)
 
     def publish(self, model: ModelRow) -> None:
         """Write down a new version of the community model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,9 +105,10 @@ class Store:
                 yield connection
         except IntegrityError:
             raise
-        except OperationalError as error:
+        except (OperationalError, sqlite3.OperationalError) as error:
+            why = error.orig if isinstance(error, OperationalError) else error
             raise StoreError(
-                f"the store cannot be used: {error.orig}",
+                f"the store cannot be used: {why}",
                 where=str(self.database),
                 remedy="check that the disk has space and that you may write there",
             ) from error
@@ -161,6 +163,10 @@ class Store:
                 sql.select(*columns).where(table.c.run == run).order_by(table.c.version)
             )
             return [ModelRow(**row) for row in rows.mappings()]
+
+    def payload_file(self, run: str) -> Path:
+        """Where the payloads of a run lie."""
+        return self.folder / "payloads" / f"{run}.pack"
 
     @contextlib.contextmanager
     def holding(self, run: str) -> Iterator[None]:
