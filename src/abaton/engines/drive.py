@@ -228,10 +228,9 @@ class Driver:
 
     def _publish(self, version: int) -> None:
         vector = self.community.vector
-        self._digest = self.journal.store.vectors.put(vector, self.community.layout.digest)
+        self._digest = self.journal.keep_model(version, vector, self.community.layout.digest)
         if not self.journal.is_published(version, self._digest):
             metrics = dict(self.observe(vector)) if self.observe else {}
             if self.rules.privacy is not None:
                 metrics["epsilon"] = self.rules.privacy.spent(self.state)
             self.journal.publish(ModelRow(version, self.engine.now(), self._digest, metrics))
-        self.journal.published(version, self._digest)

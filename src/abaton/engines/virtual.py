@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
@@ -102,6 +103,7 @@ class VirtualEngine:
         self._profiles = {name: profiles.get(name, Profile()) for name in learners}
         self._finished = finished or {}
         self._tasks: dict[str, Task] = {}
+        self._untrained: dict[str, TrainTask] = {}
         self._answers: dict[str, Arrived] = {}
         self._cycles: dict[str, _Cycle] = {}
         self._crew = Crew(learners)
@@ -140,6 +142,8 @@ class VirtualEngine:
                 steps //= task.settings.epochs
                 epochs = learner.train_epochs(task.key, task.model, task.settings)
                 self._cycles[task.key] = _Cycle(epochs, steps, known.steps // steps if known else None)
+            elif known is None:
+                self._untrained[task.key] = task
             busy = steps / profile.speed
             if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
@@ -161,7 +165,7 @@ class VirtualEngine:
         self._crew.close()
 
     def _forget(self, key: str) -> None:
-        for known in (self._tasks, self._cycles, self._answers):
+        for known in (self._tasks, self._untrained, self._cycles, self._answers):
             known.pop(key, None)
 
     def tell(self, committed: int) -> None:
@@ -233,17 +237,12 @@ class VirtualEngine:
         """Train a task, and with it others that are under way: their answers do not depend on when that is done."""
         if task.key in self._answers:
             return
-        waiting = [
-            other
-            for other in self._tasks.values()
-            if isinstance(other, TrainTask)
-            and other.key not in self._answers
-            and other.key not in self._cycles
-        ]
-        together = {other.learner: other for other in waiting[:_TOGETHER]} | {task.learner: task}
+        waiting = islice(self._untrained.values(), _TOGETHER)
+        together = {other.learner: other for other in waiting} | {task.learner: task}
         jobs = [Job(t.learner, t.key, t.version, t.model, t.settings) for t in together.values()]
         for other, update in zip(together.values(), self._crew.train(jobs), strict=True):
             self._answers[other.key] = self._arrival(other, update)
+            self._untrained.pop(other.key, None)
 
     def _arrival(self, task: TrainTask, update: Update) -> Arrived:
         return Arrived(

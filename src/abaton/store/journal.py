@@ -11,7 +11,7 @@ import sqlalchemy as sql
 
 from abaton.errors import StoreError
 from abaton.store import schema
-from abaton.store.blobs import writing
+from abaton.store.blobs import Vector, model_digest, writing
 from abaton.store.pack import Pack
 from abaton.store.retention import Keep
 from abaton.store.store import ModelRow, Store
@@ -37,6 +37,7 @@ class Journal:
         self._models: list[dict[str, Any]] = []
         self._keep: Keep | None = None
         self._window: deque[tuple[int, str]] = deque()
+        self._unwritten: dict[str, tuple[Vector, str]] = {}
         with store.reading() as connection:
             table = schema.events
             last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
@@ -110,27 +111,39 @@ class Journal:
         return True
 
     def retain(self, keep: Keep) -> None:
-        """From now on, remove the files of versions that are no longer to be kept."""
+        """From now on, keep only the files of versions that are to be kept."""
         self._keep = keep
 
-    def published(self, version: int, digest: str) -> None:
-        """Hear of a version that is the newest now, be it for the first time or again; remove those that fall out."""
+    def keep_model(self, version: int, vector: Vector, layout_digest: str) -> str:
+        """Keep a version that is the newest now, be it for the first time or again; its digest.
+
+        If not all versions are kept, files are written with the next flush: most versions never need one.
+        """
         if self._keep is None:
-            return
+            return self.store.vectors.put(vector, layout_digest)
+        digest = model_digest(vector)
         self._window.append((version, digest))
+        self._unwritten[digest] = (vector, layout_digest)
         while len(self._window) > self._keep.last:
             old, name = self._window.popleft()
-            if self._keep.keeps(old, version) or any(name == other for _, other in self._window):
-                continue
-            table = schema.models
-            elsewhere = sql.select(table.c.version).where(
-                table.c.digest == name, (table.c.run != self.run) | (table.c.version != old)
-            )
-            with self.store.reading() as connection:
-                shared = connection.execute(elsewhere.limit(1)).first() is not None
-            if not shared:
-                with writing(self.store.folder):
-                    self.store.vectors.path(name).unlink(missing_ok=True)
+            if not self._keep.keeps(old, version) and all(name != other for _, other in self._window):
+                if name in self._unwritten:
+                    del self._unwritten[name]
+                else:
+                    self._remove(old, name)
+        return digest
+
+    def _remove(self, version: int, digest: str) -> None:
+        """Remove a version's file, unless another version or run has the same model."""
+        table = schema.models
+        elsewhere = sql.select(table.c.version).where(
+            table.c.digest == digest, (table.c.run != self.run) | (table.c.version != version)
+        )
+        with self.store.reading() as connection:
+            shared = connection.execute(elsewhere.limit(1)).first() is not None
+        if not shared:
+            with writing(self.store.folder):
+                self.store.vectors.path(digest).unlink(missing_ok=True)
 
     def publish(self, model: ModelRow) -> None:
         """Write down a new version of the community model."""
@@ -138,6 +151,9 @@ class Journal:
 
     def flush(self) -> None:
         """Make everything so far survive a crash: payloads first, then the events that name them."""
+        for vector, layout_digest in self._unwritten.values():
+            self.store.vectors.put(vector, layout_digest)
+        self._unwritten = {}
         placed = [
             {"run": self.run, "digest": digest, "offset": offset, "size": size}
             for digest, (offset, size) in self.payloads.write().items()
