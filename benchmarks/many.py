@@ -28,7 +28,7 @@ from abaton.codecs import parse
 from abaton.control import POLICIES, ByStaleness, Rules, Synchronous, TrainSettings, community_model
 from abaton.engines import Driver, Profile, VirtualEngine
 from abaton.learning import Examples, Learner, Score, Trained
-from abaton.learning.model import Way
+from abaton.learning.model import Enough, Way
 from abaton.store import Journal, Keep, Store
 from abaton.vectors import Layout, Role, Tensor, Vector
 
@@ -76,6 +76,7 @@ class Still:
         settings: TrainSettings,
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
+        enough: Enough | None = None,
     ) -> Iterator[Trained]:
         """Always the same."""
         while True:

@@ -21,11 +21,13 @@ from abaton.control.messages import (
     TrainSettings,
     Wake,
     from_row,
+    settings_from,
     to_row,
 )
+from abaton.control.policies import POLICIES, policy
 from abaton.control.privacy import SPENT, Privacy
 from abaton.control.robust import Krum, Median, NormBound, Trimmed
-from abaton.control.rules import POLICIES, Asynchronous, Blend, Latest, Rules, Synchronous
+from abaton.control.rules import Asynchronous, Blend, Latest, Rules, SemiSynchronous, Synchronous
 from abaton.control.server import Adam, Momentum, Plain
 from abaton.control.shelf import Shelf
 from abaton.control.state import State
@@ -62,6 +64,7 @@ __all__ = [
     "Retire",
     "Rules",
     "Scored",
+    "SemiSynchronous",
     "Shelf",
     "State",
     "Stop",
@@ -74,6 +77,8 @@ __all__ = [
     "Wake",
     "community_model",
     "from_row",
+    "policy",
+    "settings_from",
     "step",
     "to_row",
 ]

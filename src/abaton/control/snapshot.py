@@ -9,7 +9,7 @@ from typing import Any
 
 from immutables import Map
 
-from abaton.control import accountant, adaptive, messages, state
+from abaton.control import accountant, adaptive, decay, messages, state
 from abaton.errors import StoreError
 
 
@@ -62,5 +62,5 @@ def _classes(module: ModuleType) -> Iterator[type]:
 
 
 _KINDS: dict[str, type] = {
-    c.__name__: c for m in (accountant, adaptive, messages, state) for c in _classes(m)
+    c.__name__: c for m in (accountant, adaptive, decay, messages, state) for c in _classes(m)
 }

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError, StoreError
-from abaton.store import digest_of, write_atomically, writing
+from abaton.files import replacing
+from abaton.store import digest_of, writing
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -60,7 +61,8 @@ class Checkpoints:
         metadata = {"about": about, "digest": _digest(about, arrays)}
         with writing(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, save(arrays, metadata=metadata))
+            with replacing(self.path) as begun:
+                begun.write_bytes(save(arrays, metadata=metadata))
 
     def read(self) -> Checkpoint | None:
         """The newest checkpoint, if there is one."""

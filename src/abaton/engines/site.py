@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from abaton.errors import StoreError
+from abaton.files import replacing
 from abaton.learning import Learner
-from abaton.store import digest_of, write_atomically, writing
+from abaton.store import digest_of, writing
 
 _ANSWER, _PAYLOAD = "answer", "payload"
 
@@ -54,7 +55,8 @@ class SiteState:
         arrays[_PAYLOAD] = np.frombuffer(payload, np.uint8)
         with writing(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, save(arrays, metadata={_ANSWER: json.dumps(answer)}))
+            with replacing(self.path) as begun:
+                begun.write_bytes(save(arrays, metadata={_ANSWER: json.dumps(answer)}))
             about = self.path.stat()
             self._seen = (about.st_ino, about.st_mtime_ns)
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import islice
 
 import numpy as np
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Examples, Model, Score, Trained, Way
+from abaton.learning.model import Enough, Examples, Model, Score, Trained, Way, last
 from abaton.vectors import Layout, Vector
 
 _OWN = "personal/"
@@ -74,8 +73,7 @@ class Personal:
         local: Mapping[str, Vector] | None = None,
     ) -> Trained:
         """Train the shared part and the site's own layers together."""
-        *_, trained = islice(self.epochs(vector, data, settings, shuffle, local), settings.epochs)
-        return trained
+        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,
@@ -84,10 +82,11 @@ class Personal:
         settings: TrainSettings,
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
+        enough: Enough | None = None,
     ) -> Iterator[Trained]:
         """Train epoch by epoch; what comes out is the shared part, and the site's own layers to be kept."""
         whole, inner = self._join(vector, local), _others(local)
-        for trained in self.model.epochs(whole, data, settings, shuffle, inner):
+        for trained in self.model.epochs(whole, data, settings, shuffle, inner, enough):
             own = {
                 _OWN + t.name: self.model.layout.view(trained.vector, t.name).copy() for t in self.personal
             }

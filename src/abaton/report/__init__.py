@@ -1,7 +1,15 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
-from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
+from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
+from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
+from abaton.report.policies import (
+    accuracy_over_time,
+    community_cost,
+    exchanges,
+    staleness_boxes,
+    validation_cycles,
+)
 from abaton.report.privacy import (
     Checks,
     Consents,
@@ -28,11 +36,20 @@ __all__ = [
     "Signature",
     "StudyFacts",
     "accuracy_curves",
+    "accuracy_over_time",
+    "calibration_figure",
+    "community_cost",
     "error_curves",
+    "exchanges",
+    "figures_page",
+    "forest_figure",
     "heat_maps",
     "inputs_from",
     "kernel_map",
     "partition_figure",
     "privacy_page",
     "privacy_report",
+    "roc_figure",
+    "staleness_boxes",
+    "validation_cycles",
 ]
