@@ -211,10 +211,10 @@ class Noted(Learner):
 
     folder = None
 
-    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings) -> Update:
+    def train(self, task: str, *more: object) -> Update:
         with (self.folder / "trained").open("a") as file:
             file.write(task + "\n")
-        return super().train(task, version, start, settings)
+        return super().train(task, *more)
 
 
 def test_what_a_learner_keeps_survives_its_process_and_a_task_moves_it_once(tmp_path, monkeypatch):

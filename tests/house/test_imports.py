@@ -22,7 +22,7 @@ MAY_USE = {
     "learning": {"errors", "vectors", "codecs", "control"},
     "records": {"errors", "files"},
     "store": {"errors", "files"},
-    "governance": {"errors", "canonical", "records", "store"},
+    "governance": {"errors", "files", "canonical", "records", "store"},
     "report": {"errors", "vectors", "store"},
     "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},
 }

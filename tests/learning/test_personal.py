@@ -86,9 +86,9 @@ def test_an_evaluator_uses_its_own_personal_layers_for_the_shared_part_of_others
     for one in (straight, flipped):
         one.train("t1", 0, shared, SETTINGS)
     for one, other in ((straight, flipped), (flipped, straight)):
-        mine, theirs = (model.score(shared, one.validation, who._local).predictions for who in (one, other))
-        assert one.evaluate(shared) == count(mine, one.validation.y)
-        assert one.evaluate(shared) != count(theirs, one.validation.y)
+        mine, theirs = (model.score(shared, one.validation, who._local) for who in (one, other))
+        assert one.evaluate(shared) == count(mine.predictions, one.validation.y, mine.loss)
+        assert one.evaluate(shared) != count(theirs.predictions, one.validation.y, theirs.loss)
 
 
 def test_all_ways_of_training_agree(tmp_path):
