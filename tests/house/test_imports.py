@@ -24,7 +24,7 @@ MAY_USE = {
     "store": {"errors", "files"},
     "governance": {"errors", "canonical", "files", "records", "store"},
     "report": {"errors", "vectors", "store"},
-    "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
+    "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},
 }
 
 # Modules that are pure: no clock, socket, thread, file or framework.

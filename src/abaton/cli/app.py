@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (runs.demo, runs.runs, runs.show, runs.resume, bench.bench):
+for command in (runs.demo, runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
 app.command()(sealing.seal)
 app.command("open")(sealing.open_sealed)
