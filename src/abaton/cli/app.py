@@ -7,7 +7,7 @@ import sys
 import typer
 
 from abaton import __version__
-from abaton.cli import bench, codec, lab, records, runs, study
+from abaton.cli import bench, codec, lab, records, runs, site, study
 from abaton.cli.output import complain, emit
 from abaton.errors import AbatonError
 
@@ -23,6 +23,7 @@ for command in (runs.demo, runs.runs, runs.show, runs.resume, bench.bench):
 app.add_typer(codec.app, name="codec")
 app.add_typer(lab.app, name="lab")
 app.add_typer(records.app, name="records")
+app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")
 
 
