@@ -89,19 +89,19 @@ def masked(funnel: Funnel, floor: int) -> Steps:
         )
         for stage in funnel.stages
     )
-    while (pinned := _pinned(steps)) is not None:
-        steps = _coarser(steps, pinned)
+    while _pinned(steps):
+        steps = _coarser(steps)
     return steps
 
 
-def _pinned(steps: Steps) -> int | None:
-    """The first step at which an observer can work out a masked number."""
-    for i, (step, ranges) in enumerate(zip(steps, bounds(steps), strict=True)):
+def _pinned(steps: Steps) -> int:
+    """How many masked numbers an observer can work out."""
+    found = 0
+    for step, ranges in zip(steps, bounds(steps), strict=True):
         cells = [step.reached, *step.reasons.values()]
         masks = zip(cells, ranges, strict=True)
-        if any(c.is_masked and low == high and c.range != (low, high) for c, (low, high) in masks):
-            return i
-    return None
+        found += sum(c.is_masked and low == high and c.range != (low, high) for c, (low, high) in masks)
+    return found
 
 
 def bounds(steps: Steps) -> list[list[tuple[int, int]]]:
@@ -121,37 +121,39 @@ def bounds(steps: Steps) -> list[list[tuple[int, int]]]:
     return known
 
 
-def _coarser(steps: Steps, at: int) -> Steps:
-    """Hide one more number: a neighbour in the sum, then the sum itself, then whole reasons."""
-    step = steps[at]
-    for here in _around(at, len(steps)):
-        shown = [(cell.count, why) for why, cell in steps[here].reasons.items() if not cell.is_masked]
-        if shown:
-            return _with(steps, here, _hidden(steps[here], min(shown)[1]))
-        if not steps[here].reached.is_masked and steps[here].reached.count:
-            return _with(steps, here, replace(steps[here], reached=replace(steps[here].reached, hidden=True)))
-    for here in _around(at, len(steps)):
-        if len(steps[here].reasons) > 1:
-            return _with(steps, here, _merged(steps[here]))
-    # Few people all the way: from here on only "below the floor" is said, and no reason.
-    floor = step.reached.floor
+def _coarser(steps: Steps) -> Steps:
+    """Hide one more number: the one that helps most, a reason rather than a stage, a small one rather than a large.
+
+    When no number is left to hide, the rarest reasons are told as one, and at last no reason is told at all.
+    """
+    ways = [
+        (_pinned(made), isinstance(why, Stage), count, i, made)
+        for i, step in enumerate(steps)
+        for why, count, made in _hidings(steps, i, step)
+    ]
+    if ways:
+        return min(ways, key=lambda way: way[:4])[4]
+    several = [i for i, step in enumerate(steps) if len(step.reasons) > 1]
+    if several:
+        return _with(steps, several[0], _merged(steps[several[0]]))
     return tuple(
-        replace(each, reached=Cell(each.reached.count, floor, blurred=True), reasons={}, silent=True)
-        for each in steps
+        replace(step, reached=replace(step.reached, blurred=True), reasons={}, silent=True) for step in steps
     )
 
 
-def _around(at: int, length: int) -> Iterator[int]:
-    """The step itself, then its neighbours, then theirs."""
-    return iter(sorted(range(length), key=lambda i: (abs(i - at), i)))
+def _hidings(steps: Steps, at: int, step: Step) -> Iterator[tuple[Stage | str, int, Steps]]:
+    """Every number of a step that can still be hidden, and the funnel without it."""
+    if step.reached.count and not step.reached.is_masked:
+        made = replace(step, reached=replace(step.reached, hidden=True))
+        yield step.stage, step.reached.count, _with(steps, at, made)
+    for why, cell in step.reasons.items():
+        if not cell.is_masked:
+            made = replace(step, reasons={**step.reasons, why: replace(cell, hidden=True)})
+            yield why, cell.count, _with(steps, at, made)
 
 
 def _with(steps: Steps, at: int, step: Step) -> Steps:
     return (*steps[:at], step, *steps[at + 1 :])
-
-
-def _hidden(step: Step, why: str) -> Step:
-    return replace(step, reasons={**step.reasons, why: replace(step.reasons[why], hidden=True)})
 
 
 def _merged(step: Step) -> Step:

@@ -95,6 +95,7 @@ class Site:
     def kept(self) -> Iterator[KeptSubject]:
         """Every subject that is read, eligible and consented, with what is kept of their records."""
         self.funnel, self.read, self.left_out, self.tally = Funnel(), Counter(), Counter(), Tally()
+        self.faults.clear()
         cleaner = _Cleaner(self)
         for subject in self._subjects():
             self.funnel.reach(Stage.READ)

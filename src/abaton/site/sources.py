@@ -24,6 +24,11 @@ class Faults:
     reasons: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
 
+    def clear(self) -> None:
+        """Begin counting anew."""
+        self.reasons.clear()
+        self.places.clear()
+
     def note(self, reason: str, where: str = "") -> None:
         """Count something that was set aside."""
         self.reasons[reason] += 1
