@@ -99,6 +99,8 @@ def test_starting_is_light(words):
         "scipy",
         "pydantic",
         "numpy",
+        "httpx",
+        "cryptography",
     )
     code = f"{words}\nimport sys\nprint([m for m in {heavy} if m in sys.modules])"
     assert (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +48,8 @@ Handler = Callable[[Asked], Reply]
 class Server:
     """Answers from ``routes``; what was asked is in ``asked``."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.scheme = "https" if tls else "http"
         self.routes: dict[str, Handler] = {}
         self.asked: list[Asked] = []
         self.stop = threading.Event()
@@ -96,11 +98,14 @@ class Server:
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handling)
         self._http.daemon_threads = True
+        self._http.handle_error = lambda *_: None  # a client that goes away is no error of ours
+        if tls:
+            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        return f"{self.scheme}://127.0.0.1:{self._http.server_address[1]}"
 
     @property
     def base(self) -> str:
@@ -111,8 +116,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[Server]:
-    server = Server()
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    server = Server(tls)
     server._thread.start()
     try:
         yield server

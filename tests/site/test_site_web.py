@@ -5,8 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from server import Reply, Server, Time, replies, serving
 
 from abaton.errors import Refused
@@ -188,3 +196,34 @@ def test_a_file_is_begun_again_when_it_breaks_off(server):
 def test_certificates_to_trust_must_be_readable(tmp_path):
     with pytest.raises(ServerError, match="certificates to trust"):
         Web("https://h", ca=str(tmp_path / "none.pem"))
+
+
+def certificate(folder: Path) -> Path:
+    """A certificate for this machine that only those trust who are told to."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "here")])
+    here = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(here, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    secret = key.private_bytes(serialization.Encoding.PEM, *form)
+    (folder / "both.pem").write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    (folder / "ca.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return folder
+
+
+def test_certificates_are_always_checked(tmp_path):
+    certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "both.pem")
+    with serving(tls) as server:
+        server.routes["/fhir/Patient"] = replies(Reply.json({}))
+        with pytest.raises(ServerError, match="certificate is not trusted"):
+            ask(Web(server.base, (), Patience(5.0, 0)))
+        assert ask(Web(server.base, (), Patience(5.0, 0), ca=str(tmp_path / "ca.pem"))).status == 200
