@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from abaton.records.stages import Deidentified
 from abaton.site.funnel import Stage
 from abaton.site.masking import Steps, masked, told
+from abaton.site.queries import types_of
 from abaton.site.reading import smallest_count
 from abaton.site.site import Site
 
@@ -32,7 +33,7 @@ class Check:
 
     Attributes:
         steps: The funnel.
-        read: How many records of each type were read, masked.
+        read: How many records of each type that the study needs were read, and of all others, masked.
         set_aside: What could not be read or placed, masked, with places to look at.
         left_out: Records that the site or the consent keeps back, masked.
         remarks: What else there is to know.
@@ -95,7 +96,7 @@ def check_site(site: Site, count_rows: RowCounter | None = None) -> Check:
     faults = site.faults
     return Check(
         masked(funnel, floor),
-        {kind: told(count, floor) for kind, count in sorted(site.read.items())},
+        _read(site, floor),
         {
             why: (told(count, floor), tuple(faults.places.get(why, ())))
             for why, count in sorted(faults.reasons.items())
@@ -105,6 +106,13 @@ def check_site(site: Site, count_rows: RowCounter | None = None) -> Check:
         floor,
         funnel.reached[funnel.stages[-1]] > 0,
     )
+
+
+def _read(site: Site, floor: int) -> dict[str, str]:
+    needed = sorted(types_of(site.need, site.study.eligibility))
+    found = {kind: told(site.read[kind], floor) for kind in needed}
+    others = sum(count for kind, count in site.read.items() if kind not in found)
+    return {**found, "other types, not needed": told(others, floor)} if others else found
 
 
 def _on(site: Site, read: int, last: int) -> Iterable[str]:
