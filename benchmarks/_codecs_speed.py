@@ -70,8 +70,7 @@ def _torch_transform(x: Any) -> Any:
 def _transform() -> list[Measure]:
     import torch
 
-    from abaton.vectors.hadamard import transform
-    from abaton.vectors.rotation import aligned
+    from abaton.vectors.hadamard import aligned, transform
 
     measures = []
     for power, limit in ((20, 3.5), (22, None), (16, None)):

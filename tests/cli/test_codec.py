@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 
 import numpy as np
 import pytest
@@ -11,9 +13,14 @@ from typer.testing import CliRunner
 
 from abaton.cli import app
 from abaton.codecs import Key, parse
-from abaton.errors import PayloadError, SettingsError
+from abaton.codecs.advise import advise
+from abaton.errors import AbatonError, PayloadError, SettingsError
+from abaton.lab import demo
+from abaton.lab.experiment import build, start
+from abaton.store import Store
 from abaton.vectors import Layout, Role, Tensor
 
+KEY = Key(b"round", "north")
 LAYOUT = Layout(
     [
         Tensor("conv.weight", (8, 4, 5, 5), Role.CONV),
@@ -59,6 +66,82 @@ def test_advice_from_an_update(tmp_path):
     advice = json.loads(run("advise", str(tmp_path / "update.safetensors"), "--json", "--sparsity", "0.1"))
     assert advice["from_update"]
     assert advice["numbers"] == LAYOUT.size
+
+
+@pytest.fixture(scope="module")
+def store_with_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    with Store(folder) as store:
+        name = start(store, demo.recipe(seed=7, rounds=2, scale=0.1)).run
+    return folder, name
+
+
+def test_advice_from_a_run_is_measured_on_its_last_update(store_with_run):
+    folder, name = store_with_run
+    advice = json.loads(run("advise", name, "--store", str(folder), "--json"))
+    with Store(folder) as store:
+        layout = build(store.run(name).recipe).model.layout
+        before, after = (store.vectors.get(row.digest) for row in store.models(name)[-2:])
+    assert advice["from_update"]
+    assert advice["layout"] == layout.digest
+    assert advice["break_even"] == []  # no convolutions
+    for row in advice["measured"]:
+        payload, _ = parse(row["line"]).encode(
+            after - before, layout, Key(b"adviser", "adviser", b"adviser"), {}
+        )
+        assert row["bytes"] == len(payload)
+
+
+def test_below_the_break_even_share_the_papers_encoding_is_smaller_and_above_it_is_not():
+    layout = Layout([Tensor("conv", (64, 32, 5, 5), Role.CONV)])
+    even = advise(layout, sparsity=0.05).break_even[0]
+    assert even.entries == 2560
+    assert even.most == pytest.approx(2560 * 16 / (2 * 25 + 12))  # Eq. 2: 660.6 kernels
+    assert even.share == pytest.approx(even.most / 2048)
+    assert even.gain(even.entries) < 1
+    below, above = (math.floor(even.most), math.ceil(even.most))
+    assert even.gain(below) > 1 > even.gain(above)
+    # The formulas are those of real payloads: k kernels take k * (12 + 50) bits.
+    update = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
+    sizes = [
+        len(parse(f"sstc(sparsity=0.05, kernels={share}, coding=fixed)").codec.encode(update, layout, KEY))
+        for share in (0.25, 0.5)
+    ]
+    assert 8 * (sizes[1] - sizes[0]) == 512 * 62
+
+
+def test_pictures_hold_the_update_and_every_codec(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {t.name: rng.standard_normal(t.shape).astype(np.float32) for t in LAYOUT}
+    save_file(arrays, tmp_path / "update.safetensors")
+    page = tmp_path / "page.html"
+    rows = json.loads(
+        run("pictures", str(tmp_path / "update.safetensors"), "-o", str(page), "--sparsity", "0.1", "--json")
+    )
+    assert {row["codec"] for row in rows} >= {
+        "stc, context",
+        "sstc, context",
+        "quicfl",
+        "ecdq",
+        "eden",
+        "fp16",
+    }
+    assert all(row["bits"] > 0 and row["error"] >= 0 for row in rows)
+    text = page.read_text()
+    assert text.count('"type":"heatmap"') >= 3
+    assert "after STC at 10 %" in text
+    assert all(f'"name":"{name}"' in text for name in ("ecdq", "sstc, context"))
+    assert "http" not in re.sub(r"<script[^>]*>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_pictures_of_a_run_without_convolutions_are_curves_alone(tmp_path, store_with_run):
+    folder, name = store_with_run
+    page = tmp_path / "page.html"
+    out = run("pictures", name, "--store", str(folder), "-o", str(page))
+    assert "quicfl" in out
+    assert '"type":"heatmap","z"' not in page.read_text()
+    with pytest.raises(AbatonError, match="cannot be written"):
+        run("pictures", name, "--store", str(folder), "-o", str(tmp_path / "none" / "page.html"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lines import LAYOUTS, LINES, MIXED, updates
 
-from abaton.codecs import Key, parse
+from abaton.codecs import Key, parse, rotated
 from abaton.codecs.spec import CODECS
 from abaton.codecs.wire import read
 from abaton.errors import LayoutError, PayloadError, SettingsError
@@ -115,3 +115,41 @@ def test_sums_of_different_rounds_do_not_mix():
         codec = parse(line)
         with pytest.raises(SettingsError, match="round"):
             codec.accumulator(MIXED, ROUND).merge(codec.accumulator(MIXED, b"round two"))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_chains_are_as_safe_as_their_codec(line: str):
+    chain = parse(f"clip(norm=5) | gaussian_noise(std=1e-3) | error_feedback | {line}")
+    for layout in LAYOUTS.values():
+        for name, update in updates(layout).items():
+            memory, before = chain.start(layout), update.copy()
+            for number in range(2):
+                key = Key(f"round {number}".encode(), "north", b"secret")
+                payload, memory = chain.encode(update, layout, key, memory)
+                total = chain.accumulator(layout, key.round)
+                total.add(payload, 1.0, key.learner)
+                for vector in (memory["error_feedback"], chain.decode(payload, layout, key), total.mean()):
+                    assert vector.shape == (layout.size,)
+                    assert np.isfinite(vector).all(), name
+            np.testing.assert_array_equal(update, before)
+    payload, _ = chain.encode(updates(MIXED)["normal"], MIXED, Key(ROUND, "north", b"s"), chain.start(MIXED))
+    with pytest.raises(PayloadError):
+        chain.decode(payload[:-1], MIXED, KEY)
+    update = updates(MIXED)["normal"]
+    update[MIXED.slice("conv2.weight")] = np.nan
+    with pytest.raises(LayoutError, match=r"conv2\.weight"):
+        chain.encode(update, MIXED, Key(ROUND, "north", b"s"), chain.start(MIXED))
+
+
+@pytest.mark.parametrize("name", ["quicfl", "ecdq", "hadamard", "kashin"])
+def test_learners_that_rotate_alike_are_added_before_rotating_back(name: str, monkeypatch):
+    codec, layout, inverses = parse(f"{name}(bits=2)"), LAYOUTS["odd"], []
+    total = codec.accumulator(layout, ROUND)
+    original = rotated.decoded
+    monkeypatch.setattr(rotated, "decoded", lambda *a, **k: inverses.append(1) or original(*a, **k))
+    for i in range(5):
+        key = Key(ROUND, f"learner {i}")
+        total.add(codec.encode(updates(layout)["normal"], layout, key, {})[0], 1.0, key.learner)
+    assert not inverses
+    total.mean()
+    assert len(inverses) == 1

@@ -54,6 +54,7 @@ commits = st.lists(
 
 @given(commits)
 def test_the_cached_mix_equals_the_full_recomputation_after_any_sequence(sequence):
+    """Invariant 13."""
     pool, mix = vectors(10).astype(np.float64), Newest(LAYOUT, CODEC, LAYOUT.zeros())
     newest: dict[str, tuple[float, np.ndarray]] = {}
     for site, weight, index, size, leaves in sequence:
@@ -68,6 +69,20 @@ def test_the_cached_mix_equals_the_full_recomputation_after_any_sequence(sequenc
         expected = sum(weight * model for weight, model in newest.values()) / total
         largest = max(np.abs(model).max() for _, model in newest.values())
         assert np.abs(mix.publish() - expected).max() <= 1e-6 * largest
+
+
+@given(commits, st.sampled_from(["SyncFedAvg", "AsyncFedAvg"]))
+def test_weights_sum_to_one(sequence, policy):
+    """Invariant 14: if all learners send the same model, it is the mix, whatever their weights are."""
+    start, same = vectors(2, seed=3)
+    mix = community(policy, start)
+    for i, (site, weight, *_) in enumerate(sequence):
+        name = f"site{site}" if policy == "AsyncFedAvg" else f"site{i}"  # a learner is once in a round
+        send(mix, name, weight, start, same)
+    newest = {f"site{site}": weight for site, weight, *_ in sequence}
+    weights = newest.values() if policy == "AsyncFedAvg" else [weight for _, weight, *_ in sequence]
+    if any(weights):
+        assert mix.publish() == pytest.approx(same, rel=1e-5, abs=1e-6)
 
 
 def test_any_order_of_the_same_commits_gives_the_same_bits_and_leaving_undoes_joining():

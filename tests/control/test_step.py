@@ -23,6 +23,7 @@ from abaton.control import (
     Retire,
     Rules,
     Scored,
+    SemiSynchronous,
     State,
     Stop,
     Synchronous,
@@ -39,10 +40,8 @@ from abaton.control import (
 DVW = (ByValidation(),)
 
 
-def arrived(task: Train, at: float = 1.0, steps: int = 10) -> Arrived:
-    return Arrived(
-        at, task.learner, task.task, f"payload-{task.task}", 100, steps, 50, {"loss": 0.5}, (4, 4, 5, 5, 5, 5)
-    )
+def arrived(task: Train, at: float = 1.0, steps: int = 10, score: tuple = (4, 4, 5, 5, 5, 5)) -> Arrived:
+    return Arrived(at, task.learner, task.task, f"payload-{task.task}", 100, steps, 50, {"loss": 0.5}, score)
 
 
 def scored(task: Evaluate, at: float = 1.0, right: int = 3) -> Scored:
@@ -273,8 +272,14 @@ def test_events_survive_the_journal():
         assert from_row(kind, json.loads(json.dumps(body))) == event
 
 
+TOLD = (4, 4, 5, 5, 5, 5, 2.0)
+
+
 class Federation(RuleBasedStateMachine):
-    """Random joins, leaves, answers, scores, duplicates, strangers, failures and ticks."""
+    """Invariants 2 to 12 under random joins, leaves, answers, scores, duplicates, stale and foreign updates, failures.
+
+    The numbers are those of docs/controller.md.
+    """
 
     policy = Rules(learners=3, rounds=6, pacing=Synchronous(participants=2, attempts=50), seed=7)
 
@@ -288,19 +293,26 @@ class Federation(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
         self.wakes: list[str] = ["deadline.0.0"]
         self.versions: list[int] = []
+        self.weights: dict[str, float] = {}
+        self.decay = 1.0
         self.stopped = False
 
     def tell(self, event) -> tuple:
+        before = self.state
         self.state, said = step(self.policy, self.state, event)
         assert not (self.stopped and said), "invariant 8"
         commits = of(Commit, said)
+        finishing = bool(self.policy.finishing) and before.version >= self.policy.rounds
+        self.check_finishing(said, finishing)
+        self.check_told(said)
         if isinstance(self.policy.pacing, Synchronous):
             assert [c.learner for c in commits] == sorted(c.learner for c in commits), "invariant 5"
-        else:
+        elif not self.policy.finishing:
             assert len(of(Train, said)) >= len(commits) - len(of(Stop, said)) - len(
                 [c for c in commits if c.learner not in self.state.present]
             ), "invariant 6"
         assert bool(commits) == bool(of(Publish, said)), "invariant 4"
+        assert all(0 <= c.weight < float("inf") for c in commits), "invariant 9"
         self.committed += [c.task for c in commits]
         self.versions += [p.version for p in of(Publish, said)]
         self.asked += of(Train, said)
@@ -310,9 +322,32 @@ class Federation(RuleBasedStateMachine):
         self.stopped |= bool(of(Stop, said))
         return said
 
+    def check_finishing(self, said: tuple, finishing: bool) -> None:
+        if finishing:
+            assert not of(Evaluate, said), "invariant 11"
+            scored = {e.model for e in self.evaluations}
+            for commit in of(Commit, said):
+                if commit.task not in scored:
+                    known = self.weights.get(commit.learner)
+                    mean = sum(self.weights.values()) / len(self.weights)
+                    assert commit.weight == pytest.approx(mean if known is None else known), "invariant 11"
+        self.weights |= {c.learner: c.weight for c in of(Commit, said)}
+        after = self.state.version >= self.policy.rounds
+        assert all(t.settings.complete == after for t in of(Train, said)), "invariant 11"
+
+    def check_told(self, said: tuple) -> None:
+        pacing = self.policy.pacing
+        budget = pacing.budget if isinstance(pacing, SemiSynchronous) else 0.0
+        for task in of(Train, said):
+            assert (task.settings.budget, task.settings.steps) == (budget, 0), "invariant 10"
+            if self.policy.training.schedule == "driven":
+                assert task.settings.decay <= self.decay, "invariant 12"
+                self.decay = task.settings.decay
+
     @rule(site=st.integers(0, 5))
     def join(self, site: int) -> None:
-        self.tell(Joined(0.0, f"site{site}", site + 1))
+        labels = tuple(int(j == site % 3) for j in range(3))
+        self.tell(Joined(0.0, f"site{site}", site + 1, labels=labels))
 
     @rule(site=st.integers(0, 5))
     def leave(self, site: int) -> None:
@@ -324,16 +359,39 @@ class Federation(RuleBasedStateMachine):
         task = data.draw(st.sampled_from(self.asked))
         fresh = task.task in self.state.open and not self.stopped
         before = self.state
-        self.tell(arrived(task))
+        self.tell(arrived(task, score=TOLD))
         if fresh:
             self.answered.add(task.task)
         else:
             assert self.state == before, "invariant 2"
 
+    @precondition(lambda self: self.answered)
+    @rule(data=st.data())
+    def duplicate(self, data) -> None:
+        again = data.draw(st.sampled_from([t for t in self.asked if t.task in self.answered]))
+        before = self.state
+        assert self.tell(arrived(again, steps=99, score=TOLD)) == ()
+        assert self.state == before, "invariant 2"
+
+    @precondition(lambda self: any(t.version < self.state.version for t in self.asked))
+    @rule(data=st.data())
+    def stale(self, data) -> None:
+        old = data.draw(st.sampled_from([t for t in self.asked if t.version < self.state.version]))
+        fresh = old.task in self.state.open and not self.stopped
+        before = self.state
+        said = self.tell(arrived(old, score=TOLD))
+        if fresh:
+            self.answered.add(old.task)
+            assert isinstance(self.policy.pacing, Asynchronous), "a round's tasks start from its version"
+        else:
+            assert (self.state, said) == (before, ()), "invariant 2"
+
     @precondition(lambda self: self.evaluations)
     @rule(data=st.data(), right=st.integers(0, 5))
     def score(self, data, right: int) -> None:
-        self.tell(scored(data.draw(st.sampled_from(self.evaluations)), right=right))
+        task = data.draw(st.sampled_from(self.evaluations))
+        counts = scored(task, right=right).score
+        self.tell(Scored(1.0, task.learner, task.task, (*counts, float(5 - right))))
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -375,8 +433,24 @@ RULES = {
     ),
     "Asynchrony": Rules(3, 40, pacing=Asynchronous(attempts=50)),
     "Validation": Rules(3, 40, pacing=Asynchronous(attempts=50), weighting=(ByValidation(evaluators=2),)),
+    "SemiSynchrony": Rules(
+        3,
+        6,
+        pacing=SemiSynchronous(budget=2.0, participants=2, extra=1, deadline=5.0, attempts=50),
+        weighting=(ByValidation(evaluators=1, choice="labels"),),
+        training=TrainSettings(schedule="driven", decay=0.5),
+    ),
+    "FinishingRounds": Rules(3, 2, pacing=Synchronous(attempts=50), weighting=DVW, finishing=2),
+    "FinishingAsynchrony": Rules(3, 4, pacing=Asynchronous(attempts=3), weighting=DVW, finishing=2),
+    "DrivenAsynchrony": Rules(
+        3,
+        40,
+        pacing=Asynchronous(attempts=50, adaptive={"": Thresholds(1.0, 1)}),
+        weighting=DVW,
+        training=TrainSettings(schedule="driven", decay=0.5),
+    ),
 }
 for _name, _rules in RULES.items():
     _machine = type(_name, (Federation,), {"policy": _rules})
     globals()[f"Test{_name}"] = _machine.TestCase
-    _machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    _machine.TestCase.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)

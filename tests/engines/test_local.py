@@ -19,6 +19,8 @@ from abaton.control import (
     Left,
     Rules,
     Scored,
+    SemiSynchronous,
+    Thresholds,
     Tick,
     TrainSettings,
     community_model,
@@ -42,8 +44,8 @@ def model() -> SklearnModel:
 class Odd(Learner):
     """A learner that misbehaves in the way its name says."""
 
-    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings) -> Update:
-        made = super().train(task, version, start, settings)
+    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
+        made = super().train(task, version, start, settings, *rest)
         if self.name == "liar":
             return Update(b"rubbish" * 10, made.steps, made.loss)
         if self.name == "broken":
@@ -121,6 +123,17 @@ def test_a_learner_that_hangs_is_given_up():
         assert heard(local, 1)[0].reason == "no answer in time"
 
 
+def test_the_time_that_a_task_was_given_does_not_try_patience():
+    with engine("a", patience=0.5) as local:
+        heard(local, 1)
+        settings = TrainSettings(budget=0.8)
+        local.submit([TrainTask("t", "a", 0, np.zeros(5, np.float32), settings)])
+        (event,) = heard(local, 1)
+        assert isinstance(event, Arrived)
+        assert event.at >= 0.8
+        assert event.steps > 1
+
+
 def test_a_learner_that_keeps_dying_has_left():
     with engine("mortal") as local:
         heard(local, 1)
@@ -157,6 +170,13 @@ def drive(
         return Driver(rules, community, chosen, journal).run(watch)
 
 
+PACINGS = {
+    "asynchronous": Asynchronous(),
+    "adaptive": Asynchronous(adaptive={"": Thresholds(1.0, 1)}),
+    "semi-synchronous": SemiSynchronous(budget=0.01),
+}
+
+
 @pytest.mark.parametrize("policy", ["SyncFedAvg", "SyncDVW"])
 def test_a_synchronous_run_gives_the_same_digests_as_under_the_virtual_clock(tmp_path, policy):
     rules = Rules(learners=3, rounds=4, training=SETTINGS, **POLICIES[policy])
@@ -166,9 +186,9 @@ def test_a_synchronous_run_gives_the_same_digests_as_under_the_virtual_clock(tmp
         assert [m.digest for m in store.models("virtual")] == [m.digest for m in store.models("local")]
 
 
-@pytest.mark.parametrize("cut", [4, 9, 14])
-def test_a_real_run_that_is_cut_off_goes_on_from_its_journal(tmp_path, cut):
-    rules = Rules(learners=3, rounds=12, pacing=Asynchronous(), training=SETTINGS)
+@pytest.mark.parametrize(("pacing", "cut"), [(pacing, cut) for pacing in PACINGS for cut in (4, 9, 14)])
+def test_a_real_run_that_is_cut_off_goes_on_from_its_journal(tmp_path, pacing, cut):
+    rules = Rules(learners=3, rounds=12, pacing=PACINGS[pacing], training=SETTINGS)
     with Store(tmp_path) as store:
         with pytest.raises(KeyboardInterrupt):
             drive(store, "r", rules, LocalEngine, stop_after=cut)

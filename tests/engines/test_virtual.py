@@ -51,7 +51,7 @@ def task(key: str = "t", learner: str = "site0") -> TrainTask:
 def test_time_is_download_plus_compute_plus_upload_of_the_real_bytes():
     profile = Profile(speed=8.0, bandwidth=100.0, latency=0.5)
     simulated = engine({"site0": profile})
-    assert simulated.events() == (Joined(0.0, "site0", 20),)
+    assert simulated.events() == (Joined(0.0, "site0", 20, labels=(12, 8)),)
     simulated.submit([task()])
     (event,) = simulated.events()
     assert isinstance(event, Arrived)
@@ -90,7 +90,7 @@ def test_dropout_fails_the_share_it_names():
 
 def test_learners_join_and_leave_in_the_middle_and_never_answer_afterwards():
     simulated = engine({"site0": Profile(joins=1.0, leaves=2.0, speed=1.0)})
-    assert simulated.events() == (Joined(1.0, "site0", 20),)
+    assert simulated.events() == (Joined(1.0, "site0", 20, labels=(12, 8)),)
     simulated.submit([task()])
     assert simulated.events() == (Left(2.0, "site0"),)
     assert simulated.events() == ()
@@ -150,3 +150,31 @@ def test_fedavg_equals_the_plain_loop(tmp_path):
         community = community_model(rules, model.layout, parse("raw"), model.initial(0))
         Driver(rules, community, simulated, journal).run()
     assert community.vector == pytest.approx(vector, abs=1e-6)
+
+
+def test_a_time_budget_is_as_many_steps_as_the_profiles_speed_does_in_it():
+    speeds = {"site0": 10.0, "site1": 2.0, "site2": 0.1}
+    simulated = engine({name: Profile(speed=s, latency=0.0, bandwidth=1e12) for name, s in speeds.items()}, 3)
+    for _ in range(3):
+        simulated.events()
+    settings = TrainSettings(batch_size=10, budget=0.3)
+    simulated.submit([TrainTask(f"t.{n}", n, 0, np.zeros(10, np.float32), settings) for n in speeds])
+    arrived = {e.learner: e for e in (simulated.events()[0] for _ in range(3))}
+    assert {name: e.steps for name, e in arrived.items()} == {"site0": 3, "site1": 1, "site2": 1}
+    times = [arrived[name].at for name in speeds]
+    assert times == pytest.approx([0.3, 0.5, 10.0], abs=1e-6), "one step that does not fit takes its time"
+
+
+def test_a_run_that_is_lived_through_again_does_the_steps_it_did():
+    simulated = engine({"site0": Profile(speed=10.0)})
+    simulated.events()
+    budget = TrainSettings(batch_size=10, budget=0.5)
+    task_in_time = TrainTask("t", "site0", 0, np.zeros(10, np.float32), budget)
+    simulated.submit([task_in_time])
+    (first,) = simulated.events()
+    faster = engine({"site0": Profile(speed=99.0)}, finished={"t": first})
+    faster._learners["site0"]._memory = {"residual": np.zeros(1, np.float32)}  # so that it is trained again
+    faster.events()
+    faster.submit([task_in_time])
+    (again,) = faster.events()
+    assert (first.steps, again.steps) == (5, 5)

@@ -14,13 +14,14 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "abaton"
 # design: a room may use the rooms it names, never the others
 MAY_USE = {
     "errors": set(),
+    "files": set(),
     "canonical": {"errors"},
     "vectors": {"errors"},
     "codecs": {"errors", "vectors"},
     "control": {"errors", "vectors", "codecs"},
     "learning": {"errors", "vectors", "codecs", "control"},
-    "records": {"errors"},
-    "store": {"errors"},
+    "records": {"errors", "files"},
+    "store": {"errors", "files"},
     "governance": {"errors", "canonical", "records", "store"},
     "report": {"errors", "vectors", "store"},
     "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},

@@ -10,11 +10,9 @@ import time
 
 import pytest
 
-from abaton.codecs import parse
-from abaton.control import POLICIES, Rules, TrainSettings
 from abaton.errors import LayoutError, SettingsError, StoreError
 from abaton.lab import demo
-from abaton.lab.experiment import Experiment, build, resume, simulate, start
+from abaton.lab.experiment import build, resume, start
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 
@@ -84,28 +82,6 @@ def test_lost_payloads_are_trained_again(tmp_path, monkeypatch):
             connection.exec_driver_sql("DELETE FROM payloads")
         resume(store, row)
         assert digests(store, row.run) == expected
-
-
-def federation(policy: str, codec: str) -> Experiment:
-    train, test = demo.split(7, 0.1)
-    training = TrainSettings(epochs=3 if policy != "AsyncDVW(a)" else 8, learning_rate=0.1)
-    rules = Rules(learners=4, rounds=6, training=training, **POLICIES[policy])
-    return Experiment(demo.network(), train, rules, parse(codec), demo.PROFILES, validation=test)
-
-
-@pytest.mark.parametrize("codec", ["raw", "ecdq(bits=2)", "error_feedback | stc(sparsity=0.1)"])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_resumes_from_any_event_with_codecs_on(tmp_path, monkeypatch, policy, codec):
-    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    with Store(tmp_path) as store:
-        simulate(federation(policy, codec), Journal(store, "whole"))
-        expected = digests(store, "whole")
-        assert len(expected) == 7
-        for cut in range(2, Journal(store, "whole").known, 5):
-            with pytest.raises(Crash):
-                simulate(federation(policy, codec), Journal(store, str(cut)), crash_after(cut))
-            simulate(federation(policy, codec), Journal(store, str(cut)))
-            assert digests(store, str(cut)) == expected
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, table
+from abaton.cli.output import emit, note, save, table
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -142,7 +142,6 @@ def _report(path: Path, inputs: PrivacyInputs) -> None:
     from datetime import UTC, datetime
 
     from abaton import __version__
-    from abaton.records.anonymity.files import replacing
     from abaton.report import privacy_page, privacy_report
 
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -152,8 +151,7 @@ def _report(path: Path, inputs: PrivacyInputs) -> None:
         if path.suffix.lower() == ".html"
         else json.dumps(made, indent=2, ensure_ascii=False)
     )
-    with replacing(path) as partial:
-        partial.write_text(text, "utf-8")
+    save(path, text)
     note(f"wrote {path}")
 
 

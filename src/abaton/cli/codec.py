@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, table
+from abaton.cli.output import emit, note, save, table
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -65,6 +65,55 @@ def inspect(
         table(
             file.name, ["at", "bytes", "field", "value"], [(f.at, f.bytes, f.name, f.value) for f in fields]
         )
+
+
+@app.command()
+def pictures(
+    source: str = typer.Argument(help=SOURCE),
+    *,
+    output: Path = typer.Option(..., "--output", "-o", help="The page to write (.html)."),
+    tensor: str | None = typer.Option(None, help="Which convolution to show; the largest by default."),
+    sparsity: float = typer.Option(0.01, help="The share of weights that sparse codecs send."),
+    kernels: float = typer.Option(0.125, help="The share of kernels that may hold them."),
+    store: Path | None = typer.Option(None, help="The store's folder, for a run."),
+    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Draw an update before and after STC and SSTC, and the error of every codec against its bits.
+
+    The page opens anywhere, offline. The numbers of the curves are printed as well.
+    """
+    from abaton.codecs.advise import error_by_bits, unpredictable
+    from abaton.report import error_curves, figures_page
+
+    layout, update = _source(source, store)
+    update = unpredictable(layout) if update is None else update
+    curves = error_by_bits(layout, update)
+    maps = _heat_maps(layout, update, tensor, sparsity, kernels)
+    save(output, figures_page(f"Codecs: {source}", [*maps, error_curves(curves)]))
+    rows = [(name, bits, error) for name, points in curves.items() for bits, error in points]
+    if json:
+        emit([dict(zip(("codec", "bits", "error"), row, strict=True)) for row in rows])
+    else:
+        table("error against bits", ["codec", "bits a number", "relative error"], rows)
+    note(f"wrote {output}")
+
+
+def _heat_maps(
+    layout: Layout, update: Vector, tensor: str | None, sparsity: float, kernels: float
+) -> list[Any]:
+    """Fig. 1 and 2 of the SSTC paper, if the model has a convolution."""
+    from abaton.codecs.advise import ternary
+    from abaton.report import heat_maps, kernel_map
+    from abaton.vectors import Role
+
+    convolutions = sorted((t for t in layout if t.role is Role.CONV), key=lambda t: t.size)
+    if tensor is None and not convolutions:
+        note("the model has no convolution: no heat maps")
+        return []
+    chosen = tensor or convolutions[-1].name
+    versions = ternary(layout, update, sparsity, kernels)
+    maps = {name: kernel_map(vector, layout, chosen) for name, vector in versions.items()}
+    return [heat_maps(maps, title=f"{chosen}: size of change, by kernel")]
 
 
 def _print(advice: Advice, layout: Layout) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.progress import Progress
 
     from abaton.errors import AbatonError
@@ -26,6 +28,20 @@ def complain(error: AbatonError) -> None:
 def note(text: str) -> None:
     """Print a remark on stderr, where it does not disturb the data."""
     sys.stderr.write(text + "\n")
+
+
+def save(path: Path, text: str) -> None:
+    """Write a text to a file, whole or not at all."""
+    from abaton.errors import SettingsError
+    from abaton.files import replacing
+
+    try:
+        with replacing(path) as begun:
+            begun.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            "the file cannot be written", where=str(path), remedy=error.strerror or ""
+        ) from None
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note
+from abaton.cli.output import emit, note, save
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -109,7 +107,7 @@ def export(
             "a study cannot be exported onto itself", where=str(out), remedy="choose another name"
         )
     study = load_study(file)
-    _save(out, _written(study, out.suffix))
+    save(out, _written(study, out.suffix))
     note(f"{out}: hash {study.hash}")
 
 
@@ -121,27 +119,6 @@ def _written(study: Study, suffix: str) -> str:
     if suffix == ".toml":
         return write_toml(study)
     return json.dumps(write_bundle(study), indent=2, ensure_ascii=False) + "\n"
-
-
-def _save(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a new file takes the old one's place once it is on disk."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise SettingsError(
-            "the file cannot be written", where=str(path), remedy=error.strerror or ""
-        ) from None
-    made = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        made.chmod(0o644)
-        made.replace(path)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
 
 
 def _today() -> Any:

@@ -12,7 +12,7 @@ from abaton.codecs.contract import Key
 from abaton.codecs.sparse import split
 from abaton.codecs.spec import parse
 from abaton.codecs.sstc import pools_of
-from abaton.codecs.stc import Stc
+from abaton.codecs.stc import CODINGS, Stc
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from abaton.vectors.layout import Layout, Vector
 
 KERNELS = (0.05, 0.125, 0.25, 0.4)
+SPARSITIES = (0.001, 0.003, 0.01, 0.03, 0.1)
 _KEY = Key(b"adviser", "adviser", b"adviser")
 
 
@@ -82,8 +83,7 @@ def advise(layout: Layout, update: Vector | None = None, *, sparsity: float = 0.
     if not layout.size:
         raise SettingsError("the model has no numbers", remedy="choose a model with weights")
     given = update is not None
-    if update is None:
-        update = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
+    update = unpredictable(layout) if update is None else update
     measured = sorted((measure(line, layout, update) for line in candidates(layout, sparsity)), key=_size)
     unbiased = next(m for m in measured if m.unbiased)
     return Advice(
@@ -93,6 +93,11 @@ def advise(layout: Layout, update: Vector | None = None, *, sparsity: float = 0.
         unbiased.line,
         given,
     )
+
+
+def unpredictable(layout: Layout) -> Vector:
+    """Random numbers in place of an update: the worst case for a coder that predicts."""
+    return np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
 
 
 def candidates(layout: Layout, sparsity: float) -> Sequence[str]:
@@ -117,6 +122,41 @@ def measure(line: str, layout: Layout, update: Vector) -> Measured:
     power = float(np.dot(update.astype(np.float64), update)) or 1.0
     error = float(np.dot(lost, lost)) / power
     return Measured(pipeline.spec, len(payload), 4 * layout.size / len(payload), error, pipeline.unbiased)
+
+
+def families(layout: Layout) -> dict[str, Sequence[str]]:
+    """Every codec that fits a layout, each with settings from its smallest payload to its largest."""
+    lines: dict[str, Sequence[str]] = {}
+    if split(layout).weights:
+        lines |= {f"stc, {c}": [f"stc(sparsity={p}, coding={c})" for p in SPARSITIES] for c in CODINGS}
+    if pools_of(layout)[0]:
+        sstc = "sstc(sparsity={}, kernels=0.125, coding=context)"
+        lines["sstc, context"] = [sstc.format(p) for p in SPARSITIES]
+    for name in ("quicfl", "ecdq", "eden", "hadamard", "kashin", "qsgd"):
+        lines[name] = [f"{name}(bits={bits})" for bits in (1, 2, 3, 4)]
+    return {**lines, "fp16": ["fp16"]}
+
+
+def error_by_bits(layout: Layout, update: Vector) -> dict[str, list[tuple[float, float]]]:
+    """For every codec: bits a number as sent, and relative squared error, at several settings."""
+    found = {}
+    for name, lines in families(layout).items():
+        rows = [measure(line, layout, update) for line in lines]
+        found[name] = [(8 * row.bytes / layout.size, row.error) for row in rows]
+    return found
+
+
+def ternary(layout: Layout, update: Vector, sparsity: float, kernels: float) -> dict[str, Vector]:
+    """An update, what STC leaves of it, and what SSTC leaves of it."""
+    lines = {
+        "update": "raw",
+        f"after STC at {100 * sparsity:g} %": f"stc(sparsity={sparsity})",
+        f"after SSTC at {100 * sparsity:g} % in {100 * kernels:g} % of the kernels": (
+            f"sstc(sparsity={sparsity}, kernels={kernels})"
+        ),
+    }
+    codecs = {name: parse(line).codec for name, line in lines.items()}
+    return {name: c.decode(c.encode(update, layout, _KEY), layout, _KEY) for name, c in codecs.items()}
 
 
 def break_even(layout: Layout, update: Vector, sparsity: float) -> list[BreakEven]:

@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import outliers, wire
-from abaton.codecs.blocks import GROUP, Blocks, split
+from abaton.codecs.blocks import GROUP, Blocks
 from abaton.codecs.contract import Key, Purpose
 from abaton.codecs.ecdq_tables import model
-from abaton.codecs.rotated import RotatedSum, broken, check_finite, decoded, fitting, read_norms
-from abaton.codecs.settings import check_whole, line
+from abaton.codecs.rotated import Rotating, broken, check_finite, fitting, read_norms
 
 if TYPE_CHECKING:
     from abaton.vectors.layout import Layout, Vector
@@ -42,7 +41,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ecdq:
+class Ecdq(Rotating[Parts]):
     """Quantises to about ``bits`` bits a number, the same error for every number.
 
     >>> from abaton.codecs import parse
@@ -54,23 +53,14 @@ class Ecdq:
     code: ClassVar[int] = 17
     unbiased: ClassVar[bool] = True
 
-    bits: int
-
-    def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 1, 4)
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
-
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
         from abaton.vectors import dithered
-        from abaton.vectors.rotation import aligned, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import keyed
 
         update = fitting(update, layout, key.learner)
-        cut, known = split(layout.size, self.bits), model(self.bits)
+        cut, known = self.cut(layout), model(self.bits)
         norms, outcomes = np.zeros(len(cut)), np.empty(cut.padded, dtype=np.int32)
         most = cut.padded // 16 + 1  # squares of a block sum to its size, and outliers lie beyond 4
         places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
@@ -82,7 +72,9 @@ class Ecdq:
         check_finite(norms, update, cut, layout, key.learner)
         states, stream = np.empty(_STATES, dtype=np.uint64), np.empty(used * _MOST // 32 + 1, dtype=np.uint32)
         at = dithered.write(outcomes, used, known.cumulative, known.strata, states, stream)
-        body = (
+        return wire.pack(
+            self.code,
+            layout,
             _START.pack(self.bits, found),
             norms.astype("<f8").data,
             update[cut.tail].astype("<f4").data,
@@ -90,25 +82,13 @@ class Ecdq:
             states.astype("<u8").data if used else b"",
             stream[at:].astype("<u4").data,
         )
-        return wire.pack(self.code, layout, b"".join(body))
-
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The update that a payload stands for."""
-        cut, parts = split(layout.size, self.bits), self.parts(payload, layout, key)
-        rotated = np.zeros(cut.padded, dtype=np.float32)
-        self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
-        return decoded(rotated, parts.norms, parts.tail, cut, key.derive(Purpose.ROTATION))
-
-    def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[Parts]:
-        """A sum in the rotated domain."""
-        return RotatedSum(self, layout, round_key, split(layout.size, self.bits))
 
     def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
         """Open a payload, check every length in it, and decode its stream."""
         from abaton.vectors import dithered
         from abaton.vectors.rotation import keyed
 
-        body, cut = wire.unpack(payload, self.code, layout).body, split(layout.size, self.bits)
+        body, cut = wire.unpack(payload, self.code, layout).body, self.cut(layout)
         norms, at = read_norms(body, _START.size, cut)
         bits, found = _START.unpack_from(body)
         coded = int(cut.sizes[norms > 0].sum())

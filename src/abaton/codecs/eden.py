@@ -13,7 +13,7 @@ shows it).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from abaton.codecs import levels
 from abaton.codecs.blocks import split
 from abaton.codecs.contract import Key, Purpose
 from abaton.codecs.rotated import decoded
-from abaton.codecs.settings import check_whole, line
+from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import DecodedSum
 
 if TYPE_CHECKING:
@@ -40,30 +40,39 @@ _LLOYD_MAX = {  # the positive levels, which minimise the mean square error of a
 
 
 @dataclass(frozen=True, slots=True)
-class Eden:
+class Eden(Quantiser):
     """Quantises to ``bits`` bits a number, 1 to 4."""
 
     name: ClassVar[str] = "eden"
     code: ClassVar[int] = 18
     unbiased: ClassVar[bool] = False
 
-    bits: int
-
-    def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 1, 4)
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
-
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
-        return _encode(update, layout, key, self.code, self.bits)
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import forward, keyed
+
+        known, seeds = _levels(self.bits), keyed(key.derive(Purpose.DITHER))
+
+        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
+            z = aligned(size)
+            norm = forward(block, 0, block.size, z, 0, size, place // 512, seeds)
+            if norm == 0:
+                return levels.NOTHING
+            words = levels.quantise(z, 0, known, None)
+            return (norm * size / float(levels.restore(words, size, known) @ z), 0.0), [words]
+
+        return levels.encode(self, update, layout, key, self.bits, write)
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The update that a payload stands for."""
-        return _decode(payload, layout, key, self.code, self.bits)
+        cut, known = split(layout.size, self.bits), _levels(self.bits)
+        parts = levels.unpack(self, payload, layout, self.bits)
+        rotated = np.zeros(cut.padded, dtype=np.float32)
+        for words, (_, _, size, place) in zip(parts.words, cut.table.tolist(), strict=True):
+            if words.size:
+                levels.add(words, rotated, place, size, known)
+        return decoded(rotated, parts.pairs[:, 0], parts.tail, cut, key.derive(Purpose.DITHER))
 
     def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
         """A plain sum: every learner has a rotation of its own."""
@@ -71,57 +80,15 @@ class Eden:
 
 
 @dataclass(frozen=True, slots=True)
-class Drive:
-    """Quantises to the sign of each rotated number."""
+class Drive(Eden):
+    """Quantises to the sign of each rotated number: EDEN with one bit, and no setting."""
 
     name: ClassVar[str] = "drive"
     code: ClassVar[int] = 19
-    unbiased: ClassVar[bool] = False
 
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return self.name
-
-    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
-        """The update as a payload."""
-        return _encode(update, layout, key, self.code, 1)
-
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The update that a payload stands for."""
-        return _decode(payload, layout, key, self.code, 1)
-
-    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
-        """A plain sum: every learner has a rotation of its own."""
-        return DecodedSum(self, layout, round_key)
+    bits: int = field(default=1, init=False)
 
 
 def _levels(bits: int) -> Vector:
     positive = np.array(_LLOYD_MAX[bits], dtype=np.float32)
     return np.concatenate([-positive[::-1], positive])
-
-
-def _encode(update: Vector, layout: Layout, key: Key, code: int, bits: int) -> bytes:
-    from abaton.vectors.rotation import aligned, forward, keyed
-
-    layout.check(update, whose=f"update of learner '{key.learner}'")
-    cut, known = split(layout.size, bits), _levels(bits)
-    source, seeds = np.ascontiguousarray(update), keyed(key.derive(Purpose.DITHER))
-    pairs, words = np.zeros((len(cut), 2)), []
-    for i, (start, length, size, place) in enumerate(cut.table.tolist()):
-        z = aligned(size)
-        norm = forward(source, start, length, z, 0, size, place // 512, seeds)
-        if norm > 0:
-            words.append(levels.quantise(z, 0, known, None))
-            pairs[i, 0] = norm * size / float(levels.restore(words[-1], size, known) @ z)
-    return levels.pack(code, bits, layout, pairs, words, source[cut.tail])
-
-
-def _decode(payload: bytes, layout: Layout, key: Key, code: int, bits: int) -> Vector:
-    cut, known = split(layout.size, bits), _levels(bits)
-    parts = levels.unpack(payload, code, bits, layout, cut, bits)
-    rotated = np.zeros(cut.padded, dtype=np.float32)
-    for words, (_, _, size, place) in zip(parts.words, cut.table.tolist(), strict=True):
-        if words.size:
-            rotated[place : place + size] = levels.restore(words, size, known)
-    return decoded(rotated, parts.pairs[:, 0], parts.tail, cut, key.derive(Purpose.DITHER))

@@ -10,7 +10,7 @@ import numpy as np
 
 from abaton.codecs import wire
 from abaton.codecs.raw import finite
-from abaton.codecs.settings import line
+from abaton.codecs.settings import Written
 from abaton.codecs.sums import DecodedSum
 from abaton.errors import PayloadError
 
@@ -22,17 +22,12 @@ _EXPONENT = struct.Struct("<h")
 
 
 @dataclass(frozen=True, slots=True)
-class Fp16:
+class Fp16(Written):
     """Halves the bytes: each number keeps eleven significant bits, rounded to nearest."""
 
     name: ClassVar[str] = "fp16"
     code: ClassVar[int] = 2
     unbiased: ClassVar[bool] = False
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as little-endian half floats."""

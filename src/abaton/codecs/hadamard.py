@@ -15,66 +15,46 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import levels
-from abaton.codecs.blocks import split
 from abaton.codecs.contract import Key, Purpose
-from abaton.codecs.rotated import decoded
-from abaton.codecs.settings import check_whole, line
-from abaton.codecs.sums import DecodedSum
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abaton.codecs.blocks import Blocks
     from abaton.vectors.layout import Layout, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Hadamard:
+class Hadamard(levels.RotatingLevels):
     """Quantises to ``bits`` bits a number, 1 to 4, over the whole range of a block."""
 
     name: ClassVar[str] = "hadamard"
     code: ClassVar[int] = 20
     unbiased: ClassVar[bool] = True
 
-    bits: int
-
-    def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 1, 4)
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
-
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; the smallest number and the step are in units of the update."""
-        from abaton.vectors.rotation import aligned, forward, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import forward, keyed
 
-        layout.check(update, whose=f"update of learner '{key.learner}'")
-        cut, source = split(layout.size, self.bits), np.ascontiguousarray(update)
         rotation, private = (keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.PRIVATE))
-        pairs, words = np.zeros((len(cut), 2)), []
-        for i, (start, length, size, place) in enumerate(cut.table.tolist()):
+
+        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
             z = aligned(size)
-            norm = forward(source, start, length, z, 0, size, place // 512, rotation)
-            if norm > 0:
-                low, grid = _grid(float(z.min()), float(z.max()), self.bits)
-                words.append(levels.quantise(z, place // 512, grid, private))
-                pairs[i] = norm * low, norm * float(grid[1] - grid[0])
-        return levels.pack(self.code, self.bits, layout, pairs, words, source[cut.tail])
+            norm = forward(block, 0, block.size, z, 0, size, place // 512, rotation)
+            if norm == 0:
+                return levels.NOTHING
+            low, grid = _grid(float(z.min()), float(z.max()), self.bits)
+            pair = norm * low, norm * float(grid[1] - grid[0])
+            return pair, [levels.quantise(z, place // 512, grid, private)]
 
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The update that a payload stands for."""
-        cut = split(layout.size, self.bits)
-        parts = levels.unpack(payload, self.code, self.bits, layout, cut, self.bits)
-        rotated, scales = np.zeros(cut.padded, dtype=np.float32), np.abs(parts.pairs).max(axis=1, initial=0)
-        for i, (_, _, size, place) in enumerate(cut.table.tolist()):
-            if scales[i] > 0:
-                low, step = parts.pairs[i] / scales[i]
-                grid = (low + step * np.arange(1 << self.bits)).astype(np.float32)
-                rotated[place : place + size] = levels.restore(parts.words[i], size, grid)
-        return decoded(rotated, scales, parts.tail, cut, key.derive(Purpose.ROTATION))
+        return levels.encode(self, update, layout, key, self.bits, write)
 
-    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
-        """A plain sum."""
-        return DecodedSum(self, layout, round_key)
+    def scales(self, pairs: levels.Pairs, cut: Blocks) -> tuple[NDArray[np.float64], list[Vector]]:
+        """The larger of the smallest number and the step, and even levels."""
+        norms = np.abs(pairs).max(axis=1, initial=0)
+        shares, steps = pairs / np.where(norms > 0, norms, 1.0)[:, None], np.arange(1 << self.bits)
+        return norms, [(low + step * steps).astype(np.float32) for low, step in shares]
 
 
 def _grid(low: float, high: float, bits: int) -> tuple[float, Vector]:

@@ -18,74 +18,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import levels
-from abaton.codecs.blocks import split
 from abaton.codecs.contract import Key, Purpose
-from abaton.codecs.settings import check_whole, line
-from abaton.codecs.sums import DecodedSum
+from abaton.codecs.rotated import broken
 
 if TYPE_CHECKING:
+    from abaton.codecs.blocks import Blocks
     from abaton.vectors.layout import Layout, Vector
     from abaton.vectors.rotation import Key as Seeds
 
 _ROUNDS, _SHRINK = 3, 0.9
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
-class Kashin:
+class Kashin(levels.RotatingLevels):
     """Quantises to ``bits`` bits, 1 to 4, for each of twice as many numbers as the update has."""
 
     name: ClassVar[str] = "kashin"
     code: ClassVar[int] = 21
     unbiased: ClassVar[bool] = True
-
-    bits: int
-
-    def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 1, 4)
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
+    copies: ClassVar[int] = 2
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; a block's pair is its norm and the largest number of its frame."""
         from abaton.vectors.rotation import keyed
 
-        layout.check(update, whose=f"update of learner '{key.learner}'")
-        cut, source = split(layout.size, 2 * self.bits), np.ascontiguousarray(update)
         rotation, private = (keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.PRIVATE))
-        pairs, words = np.zeros((len(cut), 2)), []
-        for i, (start, length, size, place) in enumerate(cut.table.tolist()):
-            block = source[start : start + length].astype(np.float64)
-            norm = math.sqrt(float(block @ block))
-            if norm > 0:
-                frame = _spread((block / norm).astype(np.float32), size, place // 256, rotation)
-                peak = float(np.abs(frame).max())
-                words.append(levels.quantise(frame, place // 256, _grid(peak, self.bits), private))
-                pairs[i] = norm, peak
-        return levels.pack(self.code, self.bits, layout, pairs, words, source[cut.tail])
 
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The update that a payload stands for."""
-        from abaton.vectors.rotation import keyed
+        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
+            wide = block.astype(np.float64)
+            norm = math.sqrt(float(wide @ wide))
+            if norm == 0:
+                return levels.NOTHING
+            frame = _spread((wide / norm).astype(np.float32), size, place // 256, rotation)
+            peak = float(np.abs(frame).max())
+            messages = levels.quantise(frame, place // 256, _grid(peak, self.bits), private)
+            return (norm, peak), [messages]
 
-        cut, seeds = split(layout.size, 2 * self.bits), keyed(key.derive(Purpose.ROTATION))
-        parts = levels.unpack(payload, self.code, self.bits, layout, cut, 2 * self.bits)
-        result = np.zeros(layout.size, dtype=np.float32)
-        result[cut.tail] = parts.tail
-        for i, (start, length, size, place) in enumerate(cut.table.tolist()):
-            norm, peak = parts.pairs[i]
-            if norm > 0 and peak > 0:
-                frame = levels.restore(parts.words[i], 2 * size, _grid(1.0, self.bits))
-                whole = _joined(frame, size, place // 256, seeds, float(norm * peak))
-                result[start : start + length] = np.clip(whole[:length], -_LARGEST, _LARGEST)
-        return result
+        return levels.encode(self, update, layout, key, 2 * self.bits, write)
 
-    def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
-        """A plain sum."""
-        return DecodedSum(self, layout, round_key)
+    def scales(self, pairs: levels.Pairs, cut: Blocks) -> tuple[NDArray[np.float64], list[Vector]]:
+        """Even levels up to the largest number; x = U·a has 1/√(2n) where a rotation back has 1/n."""
+        if (pairs < 0).any():
+            raise broken("a size in it is impossible")
+        norms = pairs.prod(axis=1) * np.sqrt(cut.sizes / 2)
+        return norms, [_grid(1.0, self.bits)] * len(cut)
 
 
 def _grid(peak: float, bits: int) -> Vector:
@@ -94,7 +70,8 @@ def _grid(peak: float, bits: int) -> Vector:
 
 def _parted(block: Vector, size: int, group: int, seeds: Seeds) -> Vector:
     """Uᵀ times a block: two rotations of it."""
-    from abaton.vectors.rotation import aligned, forward
+    from abaton.vectors.hadamard import aligned
+    from abaton.vectors.rotation import forward
 
     frame, norm = aligned(2 * size), 0.0
     for at in (0, size):

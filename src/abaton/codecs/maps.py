@@ -46,21 +46,19 @@ class Pool:
 
     def stretches(self, ids: Places) -> Stretches:
         """Where some kernels lie in the vector."""
-        starts, first = np.empty(len(ids), np.int64), 0
-        for start, stop in self.where:
-            last = first + (stop - start) // self.size
-            a, b = np.searchsorted(ids, (first, last))
-            starts[a:b] = start + (ids[a:b].astype(np.int64) - first) * self.size
-            first = last
-        return np.stack([starts, starts + self.size], axis=1)
+        from abaton.vectors.stretches import runs
+
+        return runs(ids, self.size, np.array(self.where))
 
 
-def write_maps(places: Places, values: Places, pool: Pool, ids: Places, coding: str) -> bytes:
-    """How many kernels, which, and a map of signs for each."""
+def write_maps(
+    places: Places, values: Places, pool: Pool, ids: Places, stretches: Stretches, coding: str
+) -> bytes:
+    """How many kernels, which, and a map of signs for each; ``stretches`` are where those kernels lie."""
     from abaton.vectors.packing import write_kernels, write_trits
     from abaton.vectors.stretches import inside
 
-    told, signs = inside(places, values, pool.stretches(ids))
+    told, signs = inside(places, values, stretches)
     head = _COUNT.pack(len(ids))
     if coding == "fixed":
         return head + write_kernels(ids, pool.width, pool.size, told, signs).tobytes()

@@ -17,7 +17,7 @@ from abaton.codecs import levels
 from abaton.codecs.blocks import split
 from abaton.codecs.contract import Key, Purpose
 from abaton.codecs.rotated import broken
-from abaton.codecs.settings import check_whole, line
+from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import DecodedSum
 
 if TYPE_CHECKING:
@@ -25,45 +25,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Qsgd:
+class Qsgd(Quantiser):
     """Quantises sizes to ``bits`` bits, 1 to 4, and sends the sign with them."""
 
     name: ClassVar[str] = "qsgd"
     code: ClassVar[int] = 22
     unbiased: ClassVar[bool] = True
 
-    bits: int
-
-    def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 1, 4)
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
-
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; a block's pair is its largest size and zero."""
         from abaton.vectors.rotation import keyed
 
-        layout.check(update, whose=f"update of learner '{key.learner}'")
-        cut, source = split(layout.size, self.bits + 1), np.ascontiguousarray(update)
         grid, private = _grid(self.bits), keyed(key.derive(Purpose.PRIVATE))
-        pairs, words = np.zeros((len(cut), 2)), []
-        for i, (start, length, size, place) in enumerate(cut.table.tolist()):
-            block = np.zeros(size, dtype=np.float64)
-            block[:length] = source[start : start + length]
-            pairs[i, 0] = np.abs(block).max()
-            if pairs[i, 0] > 0:
-                sizes = (np.abs(block) / pairs[i, 0]).astype(np.float32)
-                words.append(np.packbits(block < 0, bitorder="little").view("<u4"))
-                words.append(levels.quantise(sizes, place // 512, grid, private))
-        return levels.pack(self.code, self.bits, layout, pairs, words, source[cut.tail])
+
+        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
+            wide = np.zeros(size, dtype=np.float64)
+            wide[: block.size] = block
+            peak = float(np.abs(wide).max())
+            if peak == 0:
+                return levels.NOTHING
+            signs = np.packbits(wide < 0, bitorder="little").view("<u4")
+            sizes = (np.abs(wide) / peak).astype(np.float32)
+            return (peak, 0.0), [signs, levels.quantise(sizes, place // 512, grid, private)]
+
+        return levels.encode(self, update, layout, key, self.bits + 1, write)
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The update that a payload stands for."""
         cut = split(layout.size, self.bits + 1)
-        parts = levels.unpack(payload, self.code, self.bits, layout, cut, self.bits + 1)
+        parts = levels.unpack(self, payload, layout, self.bits + 1)
         largest = float(np.finfo(np.float32).max)
         if not ((parts.pairs[:, 0] >= 0) & (parts.pairs[:, 0] <= largest)).all():
             raise broken("a size in it is impossible")

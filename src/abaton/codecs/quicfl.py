@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import outliers, wire
-from abaton.codecs.blocks import Blocks, split
+from abaton.codecs.blocks import Blocks
 from abaton.codecs.contract import Key, Purpose
 from abaton.codecs.quicfl_tables import DEFAULT, codebooks
-from abaton.codecs.rotated import RotatedSum, broken, check_finite, decoded, fitting, read_norms
-from abaton.codecs.settings import check_whole, line
+from abaton.codecs.rotated import Rotating, broken, check_finite, fitting, read_norms
+from abaton.codecs.settings import Quantiser, check_whole
 
 if TYPE_CHECKING:
     from abaton.vectors.layout import Layout, Vector
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class QuicFL:
+class QuicFL(Rotating[Parts]):
     """Quantises to ``bits`` bits; ``shared_bits`` random bits pick the codebook (default: as published).
 
     >>> from abaton.codecs import parse
@@ -53,17 +53,11 @@ class QuicFL:
     code: ClassVar[int] = 16
     unbiased: ClassVar[bool] = True
 
-    bits: int
     shared_bits: int = -1
 
     def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 1, 4)
+        Quantiser.__post_init__(self)
         check_whole("shared_bits", self.shared_bits, -1, DEFAULT[self.bits])
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
 
     @property
     def shared(self) -> int:
@@ -73,10 +67,11 @@ class QuicFL:
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
         from abaton.vectors import quantise
-        from abaton.vectors.rotation import aligned, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import keyed
 
         update = fitting(update, layout, key.learner)
-        cut, books = split(layout.size, self.bits), codebooks(self.bits, self.shared)
+        cut, books = self.cut(layout), codebooks(self.bits, self.shared)
         norms, words = np.zeros(len(cut)), np.empty(cut.padded * self.bits // 32, dtype=np.uint32)
         # Squares of a block sum to its size, so fewer than size / T² numbers lie beyond T.
         most = cut.padded // 9 + 1
@@ -85,38 +80,26 @@ class QuicFL:
             keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.DITHER, Purpose.PRIVATE)
         ]
         used, found = quantise.encode(
-            update, cut.table, books.intervals, books.codewords, books.rows,
+            update, cut.table, books.intervals, books.cells, books.codewords, books.rows,
             books.edge, self.bits, (*seeds[0], *seeds[1], *seeds[2]), aligned(1 << 16),
             np.empty(1 << 10, dtype=np.uint64), norms, words, places, excess,
         )  # fmt: skip
         check_finite(norms, update, cut, layout, key.learner)
         places, excess = places[:found], excess[:found]
         quantise.halves(excess, places, seeds[2])
-        body = b"".join(
-            (
-                _START.pack(self.bits, self.shared, 0, found),
-                norms.astype("<f8").data,
-                words[:used].astype("<u4", copy=False).data,
-                update[cut.tail].astype("<f4").data,
-                outliers.write(places, excess, cut.padded),
-            )
+        return wire.pack(
+            self.code,
+            layout,
+            _START.pack(self.bits, self.shared, 0, found),
+            norms.astype("<f8").data,
+            words[:used].astype("<u4", copy=False).data,
+            update[cut.tail].astype("<f4").data,
+            outliers.write(places, excess, cut.padded),
         )
-        return wire.pack(self.code, layout, body)
-
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The update that a payload stands for."""
-        cut, parts = split(layout.size, self.bits), self.parts(payload, layout, key)
-        rotated = np.zeros(cut.padded, dtype=np.float32)
-        self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
-        return decoded(rotated, parts.norms, parts.tail, cut, key.derive(Purpose.ROTATION))
-
-    def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[Parts]:
-        """A sum in the rotated domain."""
-        return RotatedSum(self, layout, round_key, split(layout.size, self.bits))
 
     def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
         """Open a payload and check every length in it."""
-        body, cut = wire.unpack(payload, self.code, layout).body, split(layout.size, self.bits)
+        body, cut = wire.unpack(payload, self.code, layout).body, self.cut(layout)
         norms, at = read_norms(body, _START.size, cut)
         bits, shared, zero, found = _START.unpack_from(body)
         coded, tail = int(cut.sizes[norms > 0].sum()), cut.tail.stop - cut.tail.start
@@ -137,14 +120,13 @@ class QuicFL:
     ) -> None:
         """Total += factor · codeword, in the rotated domain."""
         from abaton.vectors import quantise
-        from abaton.vectors.rotation import aligned, keyed
+        from abaton.vectors.hadamard import aligned
+        from abaton.vectors.rotation import keyed
 
         books: Any = codebooks(self.bits, self.shared)
         seeds = keyed(key.derive(Purpose.DITHER))
         space = aligned(books.codewords.size)
         quantise.accumulate(
-            parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space, total
-        )
-        if parts.places.size:
-            block = np.searchsorted(cut.table[:, 3], parts.places, side="right") - 1
-            total[parts.places] += (factors[block] * parts.excess).astype(np.float32)
+            parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space,
+            parts.places, parts.excess, total,
+        )  # fmt: skip

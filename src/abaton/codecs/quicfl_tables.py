@@ -27,6 +27,7 @@ class Codebooks(NamedTuple):
 
     codewords: Vector
     intervals: Vector
+    cells: int  # 1 if the intervals are found by cells
     rows: int
     edge: np.float32
 
@@ -52,14 +53,18 @@ def table(bits: int, shared_bits: int) -> Table:
 @lru_cache(maxsize=32)
 def codebooks(bits: int, shared_bits: int) -> Codebooks:
     """The tables of the kernels ``codebooks.write`` and ``codebooks.add``."""
-    from abaton.vectors.codebooks import interval_rows
+    from abaton.vectors.codebooks import cell_rows, interval_rows
 
     values = table(bits, shared_bits)
     _, knots, rank = staircase(values)
     low, high = knots[rank], knots[rank + 1]
     # z > low + (u - 1)·(high - low), with u in (1, 2).
-    intervals = interval_rows(2 * low - high, high - low)
+    ends = 2 * low - high, high - low
+    cells = cell_rows(*ends) if bits > 1 else None
+    intervals = interval_rows(*ends) if cells is None else cells
     codewords = np.tile(values, LANES >> bits)
     # Rounding must not leave a number below the edge that no codeword reaches.
     edge = np.nextafter(np.float32(min(THRESHOLD, knots[-1])), np.float32(0))
-    return Codebooks(codewords.astype(np.float32).ravel(), intervals, len(values), edge)
+    return Codebooks(
+        codewords.astype(np.float32).ravel(), intervals, int(cells is not None), len(values), edge
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import wire
-from abaton.codecs.settings import line
+from abaton.codecs.settings import Written
 from abaton.codecs.sums import DecodedSum
 from abaton.errors import PayloadError
 
@@ -18,17 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(Written):
     """Sends the update unchanged: the yardstick for all other codecs."""
 
     name: ClassVar[str] = "raw"
     code: ClassVar[int] = 1
     unbiased: ClassVar[bool] = True
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as little-endian float32."""

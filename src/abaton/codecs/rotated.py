@@ -7,17 +7,20 @@ drift.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.codecs.blocks import Blocks, split
 from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import check_same, check_total, check_weight
 from abaton.errors import PayloadError
 
 if TYPE_CHECKING:
-    from abaton.codecs.blocks import Blocks
     from abaton.vectors.layout import Layout, Vector
 
 Factors = NDArray[np.float64]
@@ -29,7 +32,7 @@ _MOVED = 64
 _LARGEST = math.sqrt(2.0**16) * float(np.finfo(np.float32).max)
 
 
-class HasTail(Protocol):
+class Opened(Protocol):
     """An opened payload: norms of its blocks, and numbers that were sent as they are."""
 
     @property
@@ -41,17 +44,42 @@ class HasTail(Protocol):
         """The last numbers of the update."""
 
 
-P = TypeVar("P", bound=HasTail)
+P = TypeVar("P", bound=Opened)
 
 
-class RotatedCodec(Protocol[P]):
-    """A codec whose payloads can be added in the rotated domain."""
+@dataclass(frozen=True, slots=True)
+class Rotating(Quantiser, ABC, Generic[P]):
+    """A quantiser whose learners all rotate alike, so that the server can add before it rotates back."""
 
+    copies: ClassVar[int] = 1  # how many rotations of a block are sent side by side
+
+    @abstractmethod
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload."""
+
+    @abstractmethod
     def parts(self, payload: bytes, layout: Layout, key: Key) -> P:
         """Open a payload and check it."""
 
+    @abstractmethod
     def add_to(self, total: Vector, parts: P, cut: Blocks, factors: Factors, key: Key) -> None:
-        """Add factor times the rotated, normalised update of each block."""
+        """Total += factor · the rotated, normalised update, block by block."""
+
+    def cut(self, layout: Layout) -> Blocks:
+        """How an update is cut into blocks."""
+        return split(layout.size, self.copies * self.bits)
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The update that a payload stands for."""
+        cut, parts = self.cut(layout), self.parts(payload, layout, key)
+        rotated = np.zeros(self.copies * cut.padded, dtype=np.float32)
+        self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
+        rotation = key.derive(Purpose.ROTATION)
+        return decoded(rotated, parts.norms, parts.tail, cut, rotation, copies=self.copies)
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[P]:
+        """A sum in the rotated domain."""
+        return RotatedSum(self, layout, round_key)
 
 
 def broken(what: str) -> PayloadError:
@@ -83,29 +111,40 @@ def read_norms(body: memoryview, at: int, cut: Blocks) -> tuple[Factors, int]:
     return norms, end
 
 
-def decoded(rotated: Vector, norms: Factors, tail: Vector, cut: Blocks, rotation: int) -> Vector:
-    """Rotate back with the seed ``rotation``; ``rotated`` holds normalised blocks and is used up."""
-    from abaton.vectors.rotation import backward, keyed
+def decoded(
+    rotated: Vector, norms: Factors, tail: Vector, cut: Blocks, rotation: int, *, copies: int = 1
+) -> Vector:
+    """Rotate back with the seed ``rotation``; ``rotated`` holds normalised blocks and is used up.
 
-    result = np.empty(cut.tail.stop, dtype=np.float32)
+    With several copies, each block is the sum of as many rotations.
+    """
+    from abaton.vectors.rotation import LARGEST, backward, keyed
+
+    result, seeds = np.empty(cut.tail.stop, dtype=np.float32), keyed(rotation)
     result[cut.tail] = tail
-    seeds = keyed(rotation)
     for (start, length, size, place), norm in zip(cut.table.tolist(), norms.tolist(), strict=True):
+        block = result[start : start + length]
         if norm == 0:
-            result[start : start + length] = 0
+            block[:] = 0
             continue
-        backward(rotated, place, size, place // 512, seeds, norm / size, result, start, length)
+        for at in range(copies * place, copies * (place + size), size):
+            before = block.astype(np.float64) if at > copies * place else None
+            backward(rotated, at, size, at // 512, seeds, norm / size, result, start, length)
+            if before is not None:
+                block[:] = np.clip(before + block, -LARGEST, LARGEST)
     return result
 
 
 class RotatedSum(Generic[P]):
     """The running weighted sum of one round's updates, in the rotated domain."""
 
-    def __init__(self, codec: RotatedCodec[P], layout: Layout, round_key: bytes, cut: Blocks) -> None:
-        self.codec, self.layout, self.round_key, self.cut = codec, layout, round_key, cut
+    def __init__(self, codec: Rotating[P], layout: Layout, round_key: bytes) -> None:
+        self.codec, self.layout, self.round_key = codec, layout, round_key
+        self.cut = cut = codec.cut(layout)
         self.total = 0.0
-        self._recent = np.zeros(cut.padded, dtype=np.float32)
-        self._sum = np.zeros(cut.padded, dtype=np.float64)
+        self._sizes = codec.copies * cut.sizes
+        self._recent = np.zeros(codec.copies * cut.padded, dtype=np.float32)
+        self._sum = np.zeros(codec.copies * cut.padded, dtype=np.float64)
         self._tail = np.zeros(cut.tail.stop - cut.tail.start, dtype=np.float64)
         self._added = 0
 
@@ -118,7 +157,7 @@ class RotatedSum(Generic[P]):
         if used.size and (used.max() > SAFE or used.min() < 1 / SAFE):
             alone = np.zeros_like(self._recent)
             self.codec.add_to(alone, parts, self.cut, (parts.norms > 0).astype(np.float64), key)
-            self._sum += np.repeat(factors, self.cut.sizes) * alone
+            self._sum += np.repeat(factors, self._sizes) * alone
         elif weight > 0:
             self.codec.add_to(self._recent, parts, self.cut, factors, key)
         self._tail += weight * parts.tail.astype(np.float64)
@@ -140,12 +179,13 @@ class RotatedSum(Generic[P]):
         """The weighted mean of everything added: one inverse rotation."""
         total = check_total(self.total)
         rotated = self._sum + self._recent
-        peaks = np.array([np.abs(rotated[p : p + n]).max() for _, _, n, p in self.cut.table.tolist()])
-        scale = np.where(peaks > 0, peaks, 1.0)
-        rotated /= np.repeat(scale, self.cut.sizes)
+        starts = self.codec.copies * self.cut.table[:, 3]
+        peaks = np.maximum.reduceat(np.abs(rotated), starts) if starts.size else np.zeros(0)
+        rotated /= np.repeat(np.where(peaks > 0, peaks, 1.0), self._sizes)
         tail = (self._tail / total).astype(np.float32)
         rotation = Key(self.round_key, "").derive(Purpose.ROTATION)
-        return decoded(rotated.astype(np.float32), peaks / total, tail, self.cut, rotation)
+        values = rotated.astype(np.float32)
+        return decoded(values, peaks / total, tail, self.cut, rotation, copies=self.codec.copies)
 
     def _move(self) -> None:
         self._sum += self._recent

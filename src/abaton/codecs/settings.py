@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
 
 from abaton.errors import SettingsError
 
@@ -26,6 +26,18 @@ def line(part: DataclassInstance, name: str) -> str:
         if f.default is MISSING or getattr(part, f.name) != f.default
     ]
     return f"{name}({', '.join(given)})" if given else name
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A codec or step that a study names in one line."""
+
+    name: ClassVar[str]
+
+    @property
+    def spec(self) -> str:
+        """The line that names it with its settings."""
+        return line(self, self.name)
 
 
 def check_number(name: str, value: float, low: float, high: float, *, above: bool = False) -> None:
@@ -49,3 +61,13 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Refuse a word that is not one of the choices."""
     if value not in choices:
         raise SettingsError(f"{name}={value} is not known", remedy=f"choose {name} from {', '.join(choices)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiser(Written):
+    """A codec whose first setting is how many bits a number takes, 1 to 4."""
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        check_whole("bits", self.bits, 1, 4)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,13 @@ from numpy.typing import NDArray
 from abaton.codecs import wire
 from abaton.codecs.fp16 import from_half, to_half
 from abaton.codecs.raw import finite
-from abaton.codecs.sums import check_same, check_total, check_weight
+from abaton.codecs.settings import Written
+from abaton.codecs.sums import DecodedSum
 from abaton.errors import PayloadError
 from abaton.vectors.layout import Layout, Role, Tensor, Vector
+
+if TYPE_CHECKING:
+    from abaton.codecs.contract import Key
 
 Places = NDArray[np.uint32]
 Signs = NDArray[np.bool_]
@@ -151,33 +156,36 @@ class Sparse:
         return list(zip(self.parts.rest, np.split(self.rest, ends[:-1]), strict=True)) if len(ends) else []
 
 
-class SparseCodec(Protocol):
+@dataclass(frozen=True, slots=True)
+class SparseCodec(Written, ABC):
     """A codec that can open a payload without making the whole vector."""
 
+    code: ClassVar[int]
+    unbiased: ClassVar[bool] = False
+
+    @abstractmethod
+    def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
+        """The update as a payload."""
+
+    @abstractmethod
     def open(self, payload: bytes, layout: Layout) -> Sparse:
-        """The entries of a payload."""
+        """The entries of a payload; everything is checked against the layout and the settings first."""
+
+    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
+        """The ternary update."""
+        return self.open(payload, layout).dense(layout)
+
+    def accumulator(self, layout: Layout, round_key: bytes) -> SparseSum:
+        """A sum that adds entries only."""
+        return SparseSum(self, layout, round_key)
 
 
-class SparseSum:
+class SparseSum(DecodedSum):
     """Adds entries where they belong: a round costs what was sent, not the model's size for each learner."""
 
     def __init__(self, codec: SparseCodec, layout: Layout, round_key: bytes) -> None:
-        self.codec, self.layout, self.round_key = codec, layout, round_key
-        self.total = 0.0
-        self.sum = np.zeros(layout.size, dtype=np.float64)
+        super().__init__(codec, layout, round_key)
+        self._open = codec.open
 
-    def add(self, payload: bytes, weight: float, learner: str) -> None:
-        """Add one learner's payload."""
-        weight = check_weight(weight, learner)
-        self.codec.open(payload, self.layout).add_to(self.sum, weight)
-        self.total += weight
-
-    def merge(self, other: Self) -> None:
-        """Add another sum of the same round."""
-        check_same(self, other)
-        self.sum += other.sum
-        self.total += other.total
-
-    def mean(self) -> Vector:
-        """The weighted mean of everything added."""
-        return (self.sum / check_total(self.total)).astype(np.float32)
+    def _include(self, payload: bytes, weight: float, key: Key) -> None:
+        self._open(payload, self.layout).add_to(self.sum, weight)

@@ -126,7 +126,7 @@ def _make(part: tuple[str, dict[str, int | float | str]], known: Mapping[str, ty
     name, given = part
     if name not in known:
         raise SettingsError(f"there is no {what} '{name}'", remedy=f"choose one of {', '.join(known)}")
-    allowed = {f.name: f for f in fields(known[name])}
+    allowed = {f.name: f for f in fields(known[name]) if f.init}
     remedy = f"its settings are {', '.join(allowed)}" if allowed else "it has no settings"
     for setting, value in given.items():
         if setting not in allowed:

@@ -19,7 +19,7 @@ import numpy as np
 
 from abaton.codecs import entries, sparse, wire
 from abaton.codecs.maps import Pool, read_maps, write_maps
-from abaton.codecs.settings import check_choice, check_number, line
+from abaton.codecs.settings import check_choice, check_number
 from abaton.vectors.layout import Role
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _HEAD = struct.Struct("<fI")
 
 
 @dataclass(frozen=True, slots=True)
-class Sstc:
+class Sstc(sparse.SparseCodec):
     """Sends the largest changes of the most changed kernels.
 
     Args:
@@ -49,18 +49,12 @@ class Sstc:
 
     name: ClassVar[str] = "sstc"
     code: ClassVar[int] = 4
-    unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_number("sparsity", self.sparsity, 0, 1, above=True)
         check_number("kernels", self.kernels, 0, 1, above=True)
         check_choice("coding", self.coding, CODINGS)
         check_choice("biases", self.biases, BIASES)
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
 
     @property
     def flags(self) -> int:
@@ -75,9 +69,8 @@ class Sstc:
         update, parts = sparse.check_fits(update, layout), sparse.split(layout)
         pools, dense = pools_of(layout)
         chosen = [self._chosen(update, pool, layout) for pool in pools]
-        competing = _ascending(
-            [*(pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)), dense]
-        )
+        kernels = [pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)]
+        competing = _ascending([*kernels, dense])
         # Kernels of zeros are not listed, yet count among the k as in the paper.
         k = min(self.count(parts.size), sum(self.allowed(p) * p.size for p in pools) + _total(dense))
         places, values, total = largest(update.view(np.uint32), competing, min(k, _total(competing)))
@@ -88,11 +81,11 @@ class Sstc:
             told, negative = inside(places, values, parts.stretches())
             body.append(entries.write_context(told, negative, parts.weights) if parts.weights else b"")
         else:
-            for pool, ids in zip(pools, chosen, strict=True):
-                body.append(write_maps(places, values, pool, ids, self.coding))
+            for pool, ids, where in zip(pools, chosen, kernels, strict=True):
+                body.append(write_maps(places, values, pool, ids, where, self.coding))
             body.append(self._write_dense(places, values, dense))
         body.append(sparse.write_rest(update, parts, self.biases, layout))
-        return wire.pack(self.code, layout, b"".join(body), flags=self.flags)
+        return wire.pack(self.code, layout, *body, flags=self.flags)
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""
@@ -121,14 +114,6 @@ class Sstc:
         places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))
         mu = np.float32(scale)
         return sparse.Sparse(places, np.where(negative, -mu, mu), rest, parts)
-
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The structured ternary update."""
-        return self.open(payload, layout).dense(layout)
-
-    def accumulator(self, layout: Layout, round_key: bytes) -> sparse.SparseSum:
-        """A sum that adds entries only."""
-        return sparse.SparseSum(self, layout, round_key)
 
     def count(self, size: int) -> int:
         """How many weights are sent: k of Algorithm 1, counted on all weights."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import entries, sparse, wire
-from abaton.codecs.settings import check_choice, check_number, line
+from abaton.codecs.settings import check_choice, check_number
 
 if TYPE_CHECKING:
     from abaton.codecs.contract import Key
@@ -27,7 +27,7 @@ _GROUP = struct.Struct("<fI")
 
 
 @dataclass(frozen=True, slots=True)
-class Stc:
+class Stc(sparse.SparseCodec):
     """Sends the largest changes only, all with one magnitude.
 
     Args:
@@ -44,18 +44,12 @@ class Stc:
 
     name: ClassVar[str] = "stc"
     code: ClassVar[int] = 3
-    unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_number("sparsity", self.sparsity, 0, 1, above=True)
         check_choice("scope", self.scope, SCOPES)
         check_choice("coding", self.coding, CODINGS)
         check_choice("biases", self.biases, BIASES)
-
-    @property
-    def spec(self) -> str:
-        """The codec's line."""
-        return line(self, self.name)
 
     @property
     def flags(self) -> int:
@@ -85,7 +79,7 @@ class Stc:
             told, negative = inside(places, values, parts.stretches())
             lists.append(entries.write_context(told, negative, parts.weights))
         rest = sparse.write_rest(update, parts, self.biases, layout)
-        return wire.pack(self.code, layout, b"".join([*heads, *lists, rest]), flags=self.flags)
+        return wire.pack(self.code, layout, *heads, *lists, rest, flags=self.flags)
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""
@@ -120,14 +114,6 @@ class Stc:
             places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))
         scales = np.repeat(np.array([scale for scale, _ in heads], np.float32), counts)
         return sparse.Sparse(places, np.where(negative, -scales, scales), rest, parts)
-
-    def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
-        """The ternary update."""
-        return self.open(payload, layout).dense(layout)
-
-    def accumulator(self, layout: Layout, round_key: bytes) -> sparse.SparseSum:
-        """A sum that adds entries only."""
-        return sparse.SparseSum(self, layout, round_key)
 
     def _parts(self, layout: Layout) -> Parts:
         return sparse.split(layout, all_tensors=self.biases == "sparse")

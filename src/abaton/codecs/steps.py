@@ -9,7 +9,7 @@ import numpy as np
 
 from abaton.codecs.chain import Pipeline, chain
 from abaton.codecs.contract import Purpose
-from abaton.codecs.settings import check_number, line
+from abaton.codecs.settings import Written, check_number
 from abaton.errors import Refused
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class Clip(Written):
     """Shortens an update whose length (Euclidean norm) exceeds ``norm``; bounds what one learner can do."""
 
     norm: float
@@ -29,11 +29,6 @@ class Clip:
 
     def __post_init__(self) -> None:
         check_number("norm", self.norm, 0, 1e30, above=True)
-
-    @property
-    def spec(self) -> str:
-        """The step's part of the line."""
-        return line(self, self.name)
 
     def before(self, update: Vector, layout: Layout, key: Key, state: Vector | None) -> Vector:
         """The update, scaled down if it is too long; never longer than ``norm`` after rounding."""
@@ -49,7 +44,7 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianNoise:
+class GaussianNoise(Written):
     """Adds normal noise with standard deviation ``std`` to every number, for differential privacy.
 
     The noise comes from the key's ``secret``, which the server never sees: a server that could compute
@@ -64,11 +59,6 @@ class GaussianNoise:
 
     def __post_init__(self) -> None:
         check_number("std", self.std, 0, 1e30)
-
-    @property
-    def spec(self) -> str:
-        """The step's part of the line."""
-        return line(self, self.name)
 
     def before(self, update: Vector, layout: Layout, key: Key, state: Vector | None) -> Vector:
         """The update with noise."""
@@ -86,7 +76,7 @@ class GaussianNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorFeedback:
+class ErrorFeedback(Written):
     """Keeps what the codec lost, and adds it to the next update.
 
     The residual is (update + old residual) - decoded, so that over many rounds everything arrives. It
@@ -97,11 +87,6 @@ class ErrorFeedback:
     name: ClassVar[str] = "error_feedback"
     stateful: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
-
-    @property
-    def spec(self) -> str:
-        """The step's part of the line."""
-        return line(self, self.name)
 
     def before(self, update: Vector, layout: Layout, key: Key, state: Vector | None) -> Vector:
         """The update and what was left over."""

@@ -42,9 +42,7 @@ class DecodedSum:
     def add(self, payload: bytes, weight: float, learner: str) -> None:
         """Add one learner's payload."""
         weight = check_weight(weight, learner)
-        self.sum += weight * self.codec.decode(payload, self.layout, Key(self.round_key, learner)).astype(
-            np.float64
-        )
+        self._include(payload, weight, Key(self.round_key, learner))
         self.total += weight
 
     def merge(self, other: Self) -> None:
@@ -56,6 +54,9 @@ class DecodedSum:
     def mean(self) -> Vector:
         """The weighted mean of everything added."""
         return (self.sum / check_total(self.total)).astype(np.float32)
+
+    def _include(self, payload: bytes, weight: float, key: Key) -> None:
+        self.sum += weight * self.codec.decode(payload, self.layout, key).astype(np.float64)
 
 
 def check_same(one: DecodedSum | object, other: DecodedSum | object) -> None:

@@ -22,6 +22,7 @@ OVERHEAD = 28
 _HEADER = struct.Struct("<4sBBHQII")
 _TRAILER = struct.Struct("<I")
 _MAX = 2**32 - 1
+_LONG = 1 << 14
 
 
 class Envelope(NamedTuple):
@@ -40,17 +41,19 @@ def layout_hash(layout: Layout) -> int:
     return int(layout.digest[:16], 16)
 
 
-def pack(code: int, layout: Layout, body: bytes | bytearray | memoryview, *, flags: int = 0) -> bytes:
-    """A payload: the body in its envelope."""
-    length = memoryview(body).nbytes
+def pack(code: int, layout: Layout, *body: bytes | memoryview, flags: int = 0) -> bytes:
+    """A payload: the parts of a body in their envelope."""
+    length = sum(memoryview(part).nbytes for part in body)
     if layout.size > _MAX or length > _MAX:
         raise LayoutError(
             f"the model has {layout.size:,} numbers, a payload can name {_MAX:,}",
             remedy="split the model into several layouts",
         )
     header = _HEADER.pack(MAGIC, code, VERSION, flags, layout_hash(layout), layout.size, length)
-    crc = zlib.crc32(body, zlib.crc32(header))
-    return b"".join((header, body, _TRAILER.pack(crc)))
+    crc = zlib.crc32(header)
+    for part in body:
+        crc = _checksum(part, crc)
+    return b"".join((header, *body, _TRAILER.pack(crc)))
 
 
 def read(payload: bytes) -> Envelope:
@@ -68,7 +71,7 @@ def read(payload: bytes) -> Envelope:
         )
     if length != len(view) - OVERHEAD:
         raise _broken(f"its header says {length:,} body bytes, there are {len(view) - OVERHEAD:,}")
-    if zlib.crc32(view[:-4]) != _TRAILER.unpack_from(view, len(view) - 4)[0]:
+    if _checksum(view[:-4], 0) != _TRAILER.unpack_from(view, len(view) - 4)[0]:
         raise _broken("its checksum does not match")
     return Envelope(code, version, flags, layout, size, view[24:-4])
 
@@ -96,6 +99,15 @@ def exact(body: memoryview, size: int) -> None:
     """Refuse a body that is not exactly as long as it must be."""
     if len(body) != size:
         raise _broken(f"its body has {len(body):,} bytes, {size:,} were expected")
+
+
+def _checksum(data: bytes | memoryview, start: int) -> int:
+    """The CRC-32 of some bytes; long ones are worth loading the faster way."""
+    if memoryview(data).nbytes < _LONG:
+        return zlib.crc32(data, start)
+    from abaton.vectors.checksum import crc32
+
+    return crc32(data, start)
 
 
 def _broken(what: str) -> PayloadError:

@@ -21,10 +21,12 @@ from abaton.control.messages import (
     TrainSettings,
     Wake,
     from_row,
+    settings_from,
     to_row,
 )
+from abaton.control.policies import POLICIES, policy
 from abaton.control.robust import Krum, Median, NormBound, Trimmed
-from abaton.control.rules import POLICIES, Asynchronous, Blend, Latest, Rules, Synchronous
+from abaton.control.rules import Asynchronous, Blend, Latest, Rules, SemiSynchronous, Synchronous
 from abaton.control.server import Adam, Momentum, Plain
 from abaton.control.state import State
 from abaton.control.step import step
@@ -58,6 +60,7 @@ __all__ = [
     "Retire",
     "Rules",
     "Scored",
+    "SemiSynchronous",
     "State",
     "Stop",
     "Synchronous",
@@ -69,6 +72,8 @@ __all__ = [
     "Wake",
     "community_model",
     "from_row",
+    "policy",
+    "settings_from",
     "step",
     "to_row",
 ]

@@ -29,9 +29,9 @@ class Thresholds:
     tombstones: int = 4
 
     def __post_init__(self) -> None:
-        if not self.loss >= 0:
+        if not 0 <= self.loss < float("inf"):
             raise SettingsError(f"loss is {self.loss}", where="thresholds", remedy="use 0 or more percent")
-        if self.tombstones < 0:
+        if not isinstance(self.tombstones, int) or self.tombstones < 0:
             raise SettingsError(
                 f"tombstones is {self.tombstones}", where="thresholds", remedy="use 0 or a whole number above"
             )

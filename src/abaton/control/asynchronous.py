@@ -4,35 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from abaton.control.adaptive import CYCLES, staleness_limit
+from abaton.control import assigning, decay
+from abaton.control.adaptive import CYCLES
 from abaton.control.messages import Commit, Instruction, Publish, Train
 from abaton.control.rules import Asynchronous, Rules
 from abaton.control.scoring import Answer
-from abaton.control.state import Assignment, Contribution, State
+from abaton.control.state import Assignment, Contribution, Past, State
 from abaton.control.synchronous import stop
-from abaton.control.weighting import weigh
 
 
-def train(rules: Rules, pacing: Asynchronous, state: State, learner: str) -> Answer:
-    """Let a learner train from the newest version, unless it is gone."""
-    if learner not in state.present:
-        return state, ()
+def train(rules: Rules, state: State, learner: str) -> Answer:
+    """Let a learner train from the newest version, unless it is gone or has done its part of the last phase."""
+    complete = assigning.finishing(rules, state)
+    if learner not in state.present or (complete and state.finished.get(learner, 0) >= rules.finishing):
+        return rest(rules, state)
     task = f"{state.asked}.{learner}"
-    settings = rules.training
-    if pacing.adaptive is not None:
-        group = state.present[learner].group
-        thresholds = pacing.adaptive.get(group, pacing.adaptive.get(""))
-        limit = staleness_limit(state.cycles.get(learner, ()))
-        settings = replace(settings, adaptive=thresholds, committed=state.committed, staleness_limit=limit)
-    started = Assignment(learner, state.version, state.committed)
+    settings = assigning.settings(rules, state, learner)
+    started = Assignment(learner, state.version, state.committed, complete)
     asked = replace(state, asked=state.asked + 1, open=state.open.set(task, started))
     return asked, (Train(task, learner, state.version, settings),)
 
 
-def commit(rules: Rules, pacing: Asynchronous, state: State, made: Contribution) -> Answer:
+def commit(rules: Rules, state: State, made: Contribution) -> Answer:
     """Let an update enter the mix, publish it, and let its learner go on from there."""
     learner = made.update.learner
-    weight = weigh(rules.weighting, made)
+    weight = assigning.weight(rules, state, made)
     version = state.version + 1
     past = state.cycles.get(learner, ())
     state = replace(
@@ -41,15 +37,22 @@ def commit(rules: Rules, pacing: Asynchronous, state: State, made: Contribution)
         committed=state.committed + made.update.steps,
         failures=state.failures.delete(learner) if learner in state.failures else state.failures,
         cycles=state.cycles.set(learner, (*past, made.staleness)) if len(past) < CYCLES else state.cycles,
+        progress=decay.hear(state.progress, (made.score,)),
     )
+    if state.progress.models >= rules.learners:
+        state = replace(state, progress=decay.judge(state.progress, rules.training.period))
+    if rules.finishing:
+        done = state.finished.get(learner, 0) + made.complete
+        last = Past(weight, made.update.steps)
+        state = replace(state, past=state.past.set(learner, last), finished=state.finished.set(learner, done))
     said: list[Instruction] = [
         Commit(learner, made.update.task, made.version, made.update.payload, weight),
         Publish(version),
     ]
     state, asked = (
         stop(state, "all rounds are done")
-        if version >= rules.rounds
-        else train(rules, pacing, state, learner)
+        if version >= rules.rounds and not rules.finishing
+        else train(rules, state, learner)
     )
     return state, (*said, *asked)
 
@@ -59,7 +62,15 @@ def failed(rules: Rules, pacing: Asynchronous, state: State, learner: str) -> An
     count = state.failures.get(learner, 0) + 1
     state = replace(state, failures=state.failures.set(learner, count))
     if count < pacing.attempts:
-        return train(rules, pacing, state, learner)
-    if not state.open and not state.scoring:
-        return stop(state, "every learner's tasks keep failing")
-    return state, ()
+        return train(rules, state, learner)
+    return rest(rules, state)
+
+
+def rest(rules: Rules, state: State) -> Answer:
+    """Ask for nothing more; the run is over when nothing is under way."""
+    if state.open or state.scoring:
+        return state, ()
+    if assigning.finishing(rules, state):
+        return stop(state, "all rounds are done")
+    gone = "too few learners are left" if not state.present else "every learner's tasks keep failing"
+    return stop(state, gone)

@@ -19,12 +19,21 @@ Counts: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A learner is there and ready to train."""
+    """A learner is there and ready to train.
+
+    Attributes:
+        at: when.
+        learner: who.
+        examples: how many examples it trains on.
+        group: which group of learners it belongs to.
+        labels: how many examples of each class its validation set holds; nothing if it does not say.
+    """
 
     at: float
     learner: str
     examples: int
     group: str = ""
+    labels: Counts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,9 @@ class TrainSettings:
         adaptive: thresholds of a learner that decides itself when to send.
         committed: how many steps had been committed when it was asked.
         staleness_limit: the effective staleness above which it sends.
+        budget: seconds in which a learner does as many batches as it can, at least one; 0 is none.
+        steps: exactly so many batches, whatever `epochs` and `budget` say; 0 leaves it to them.
+        complete: whether the validation set is trained on too (the post-validation phase).
     """
 
     epochs: int = 1
@@ -117,6 +129,9 @@ class TrainSettings:
     adaptive: Thresholds | None = None
     committed: int = 0
     staleness_limit: float = float("inf")
+    budget: float = 0.0
+    steps: int = 0
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +216,16 @@ def to_row(event: Event) -> tuple[str, dict[str, Any]]:
     """
     values = ((name, getattr(event, name)) for name in event.__slots__)
     return type(event).__name__, {name: list(v) if isinstance(v, tuple) else v for name, v in values}
+
+
+def settings_from(values: Mapping[str, Any]) -> TrainSettings:
+    """Settings that crossed a pipe as plain values.
+
+    >>> settings_from({"epochs": 3, "adaptive": {"loss": 1.0, "tombstones": 2}}).adaptive
+    Thresholds(loss=1.0, tombstones=2)
+    """
+    thresholds = values.get("adaptive")
+    return TrainSettings(**{**values, "adaptive": Thresholds(**thresholds) if thresholds else None})
 
 
 def from_row(kind: str, body: Mapping[str, Any]) -> Event:

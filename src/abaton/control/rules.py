@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from abaton.control.adaptive import Thresholds
+from abaton.control.checks import above_zero, check_training, refuse, whole
 from abaton.control.messages import TrainSettings
 from abaton.control.robust import Krum, Robust
 from abaton.control.server import Optimiser, Plain
-from abaton.control.weighting import ByExamples, ByStaleness, ByValidation, Weighting
-from abaton.errors import SettingsError
+from abaton.control.weighting import ByExamples, ByValidation, Weighting
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,19 @@ class Synchronous:
     quorum: int = 1
     deadline: float | None = None
     attempts: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SemiSynchronous(Synchronous):
+    """Rounds of the same time for all: each learner does as many batches as it can in a time budget, at least one.
+
+    Everything else is as in a synchronous round. `training.epochs` does not count.
+
+    Attributes:
+        budget: seconds that each learner trains in a round.
+    """
+
+    budget: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +87,12 @@ class Rules:
         server: what is made of the change that the mix proposes.
         training: how each learner trains.
         seed: decides every lot that is drawn.
+        finishing: how many rounds follow in which learners train on their validation data too. No model is scored in
+            them: each learner weighs what its last update weighed. Asynchronous learners do so many more tasks each.
 
     >>> Rules(learners=4, rounds=0)
     Traceback (most recent call last):
-    abaton.errors.SettingsError: rounds is 0 (rules): use at least 1
+    abaton.errors.SettingsError: rounds is 0 (rules): use a whole number, at least 1
     """
 
     learners: int
@@ -90,46 +105,61 @@ class Rules:
     server: Optimiser = field(default_factory=Plain)
     training: TrainSettings = field(default_factory=TrainSettings)
     seed: int = 0
+    finishing: int = 0
 
     def __post_init__(self) -> None:
-        _at_least_one("learners", self.learners)
-        _at_least_one("rounds", self.rounds)
-        if self.seconds is not None and not self.seconds > 0:
-            _refuse("seconds", self.seconds, "use a number above 0, or leave it out")
+        whole("learners", self.learners, least=1)
+        whole("rounds", self.rounds, least=1)
+        whole("finishing", self.finishing, least=0)
+        if self.seconds is not None:
+            above_zero("seconds", self.seconds)
         if not self.weighting:
-            raise SettingsError(
-                "there is no weighting", where="rules", remedy="use at least one, such as ByExamples()"
-            )
-        _at_least_one("pacing.attempts", self.pacing.attempts)
-        if isinstance(self.pacing, Synchronous):
-            _check_synchronous(self.pacing, self.learners)
-        elif isinstance(self.mixing, Blend) and not 0 < self.mixing.alpha <= 1:
-            _refuse("mixing.alpha", self.mixing.alpha, "use a number above 0 and at most 1")
-        if isinstance(self.mixing, Latest) and self.mixing.leavers not in ("stay", "subtract"):
-            raise SettingsError(
-                f"mixing.leavers is '{self.mixing.leavers}'", where="rules", remedy="use 'stay' or 'subtract'"
-            )
-        if self.validation and self.learners < 2:
-            raise SettingsError(
-                "weighting by validation needs other learners to score a model",
-                where="rules",
-                remedy="use at least 2 learners, or weigh by examples",
-            )
-        _check_training(self.training)
-        if self.robust is not None:
-            self._check_robust(self.robust)
+            refuse("weighting", "empty", "use at least one part, such as ByExamples()")
+        check_training(self.training)
+        self._check_pacing()
+        self._check_mixing()
+        self._check_validation()
 
-    def _check_robust(self, robust: Robust) -> None:
-        if not isinstance(self.pacing, Synchronous):
-            raise SettingsError(
-                "robust mixing compares the updates of a round",
-                where="rules",
-                remedy="use synchronous pacing, or weigh by validation",
+    def _check_pacing(self) -> None:
+        pacing = self.pacing
+        whole("pacing.attempts", pacing.attempts, least=1)
+        if isinstance(pacing, Synchronous):
+            _check_rounds(pacing, self.learners)
+        elif pacing.adaptive is not None and not pacing.adaptive:
+            refuse("pacing.adaptive", "empty", "use Thresholds for each group, or for '' as any group")
+        if isinstance(pacing, SemiSynchronous):
+            above_zero("pacing.budget", pacing.budget)
+
+    def _check_mixing(self) -> None:
+        mixing, robust = self.mixing, self.robust
+        if isinstance(mixing, Blend) and not 0 < mixing.alpha <= 1:
+            refuse("mixing.alpha", mixing.alpha, "use a number above 0 and at most 1")
+        if isinstance(mixing, Latest) and mixing.leavers not in ("stay", "subtract"):
+            refuse("mixing.leavers", f"'{mixing.leavers}'", "use 'stay' or 'subtract'")
+        if robust is not None and not isinstance(self.pacing, Synchronous):
+            refuse(
+                "robust", robust, "use synchronous pacing, whose updates can be compared, or ByValidation()"
             )
-        if isinstance(robust, Krum) and self.pacing.quorum < 2 * robust.liars + 3:
-            _refuse(
-                "pacing.quorum", self.pacing.quorum, f"use at least {2 * robust.liars + 3}, which Krum needs"
+        if isinstance(robust, Krum) and isinstance(self.pacing, Synchronous):
+            least = 2 * robust.liars + 3
+            if self.pacing.quorum < least:
+                refuse("pacing.quorum", self.pacing.quorum, f"use at least {least}, which Krum needs")
+
+    def _check_validation(self) -> None:
+        if self.validation and self.learners < 2:
+            refuse(
+                "learners",
+                self.learners,
+                "use at least 2, whose other learners score a model, or ByExamples()",
             )
+        if self.training.schedule == "driven" and not self.validation:
+            refuse("training.schedule", "'driven'", "use it with ByValidation(), whose evaluators drive it")
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether learners must have set validation examples aside."""
+        adaptive = isinstance(self.pacing, Asynchronous) and self.pacing.adaptive is not None
+        return self.validation is not None or adaptive or self.finishing > 0
 
     @property
     def validation(self) -> ByValidation | None:
@@ -137,61 +167,13 @@ class Rules:
         return next((part for part in self.weighting if isinstance(part, ByValidation)), None)
 
 
-def _check_synchronous(pacing: Synchronous, learners: int) -> None:
+def _check_rounds(pacing: Synchronous, learners: int) -> None:
     needed = learners if pacing.participants is None else pacing.participants
     if not 1 <= needed <= learners:
-        _refuse("pacing.participants", needed, f"use a number from 1 to {learners}, the number of learners")
+        refuse("pacing.participants", needed, f"use a number from 1 to {learners}, the number of learners")
     if not 0 <= pacing.extra <= learners - needed:
-        _refuse("pacing.extra", pacing.extra, f"use a number from 0 to {learners - needed}")
+        refuse("pacing.extra", pacing.extra, f"use a number from 0 to {learners - needed}")
     if not 1 <= pacing.quorum <= needed:
-        _refuse("pacing.quorum", pacing.quorum, f"use a number from 1 to {needed}, the updates of a round")
-    if pacing.deadline is not None and not pacing.deadline > 0:
-        _refuse("pacing.deadline", pacing.deadline, "use a number of seconds above 0, or leave it out")
-
-
-def _check_training(training: TrainSettings) -> None:
-    _at_least_one("training.epochs", training.epochs)
-    _at_least_one("training.batch_size", training.batch_size)
-    if not training.learning_rate > 0:
-        _refuse("training.learning_rate", training.learning_rate, "use a number above 0")
-    if not 0 <= training.momentum < 1:
-        _refuse("training.momentum", training.momentum, "use a number from 0 up to, but not, 1")
-    for name, value in (("solver", training.solver), ("schedule", training.schedule)):
-        if value not in _CHOICES[name]:
-            raise SettingsError(
-                f"training.{name} is '{value}'",
-                where="rules",
-                remedy=f"use one of {', '.join(_CHOICES[name])}",
-            )
-    for name in ("proximal", "clip", "window", "elapsed"):
-        if not getattr(training, name) >= 0:
-            _refuse(f"training.{name}", getattr(training, name), "use 0 or more")
-    if not 0 < training.decay <= 1:
-        _refuse("training.decay", training.decay, "use a number above 0 and at most 1")
-    _at_least_one("training.period", training.period)
-
-
-_CHOICES = {"solver": ("sgd", "adam"), "schedule": ("constant", "step", "cosine", "driven")}
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        _refuse(name, value, "use at least 1")
-
-
-def _refuse(name: str, value: float, remedy: str) -> None:
-    raise SettingsError(f"{name} is {value}", where="rules", remedy=remedy)
-
-
-# The policies of the Metis paper, by the names it gives them.
-POLICIES: Mapping[str, Mapping[str, object]] = {
-    "SyncFedAvg": {"pacing": Synchronous()},
-    "SyncDVW": {"pacing": Synchronous(), "weighting": (ByValidation(),)},
-    "AsyncFedAvg": {"pacing": Asynchronous()},
-    "FedAsync": {"pacing": Asynchronous(), "weighting": (ByStaleness(),), "mixing": Blend()},
-    "AsyncDVW(na)": {"pacing": Asynchronous(), "weighting": (ByValidation(),)},
-    "AsyncDVW(a)": {
-        "pacing": Asynchronous(adaptive={"fast": Thresholds(0.0, 4), "": Thresholds(1.0, 1)}),
-        "weighting": (ByValidation(),),
-    },
-}
+        refuse("pacing.quorum", pacing.quorum, f"use a number from 1 to {needed}, the updates of a round")
+    if pacing.deadline is not None:
+        above_zero("pacing.deadline", pacing.deadline)

@@ -2,8 +2,8 @@
 
 An evaluator sends sums that can be added over all evaluators, never an example. For classes: how many of each class
 were right, how many there were, and how often each class was predicted (three numbers a class: the diagonal and the
-margins of the confusion matrix, which is all that the measures here need). For values: how many, the sum of squared
-errors, the sum of the values and of their squares.
+margins of the confusion matrix, which is all that the measures here need), and the sum of their losses. For values: how
+many, the sum of squared errors, the sum of the values and of their squares.
 """
 
 from __future__ import annotations
@@ -86,6 +86,22 @@ def r_squared(counts: Counts) -> float:
     return max(0.0, 1.0 - squared_errors / spread) if spread > 0 else 0.0
 
 
+def losses(counts: Counts) -> tuple[float, float]:
+    """On how many examples evaluators found which summed loss; 0 examples if they did not say.
+
+    >>> losses((1, 1, 2, 1, 1, 2, 0.9)), losses((4, 2.0, 8.0, 18.0)), losses((1, 1, 2, 1, 1, 2))
+    ((3.0, 0.9), (4.0, 2.0), (0.0, 0.0))
+    """
+    if len(counts) % 3 != 1:
+        return 0.0, 0.0
+    if len(counts) == len(VALUE_SUMS):
+        return float(counts[0]), float(counts[1])
+    return float(sum(_parts(counts)[1])), float(counts[-1])
+
+
+VALUE_SUMS = ("number", "squared errors", "sum", "sum of squares")
+VALUE_MEASURES = ("closeness", "r_squared")
+
 MEASURES: Mapping[str, Callable[[Counts], float]] = {
     "micro_f1": micro_f1,
     "macro_f1": macro_f1,
@@ -99,7 +115,7 @@ MEASURES: Mapping[str, Callable[[Counts], float]] = {
 
 def _parts(counts: Counts) -> tuple[Counts, Counts, Counts]:
     classes = len(counts) // 3
-    return counts[:classes], counts[classes : 2 * classes], counts[2 * classes :]
+    return counts[:classes], counts[classes : 2 * classes], counts[2 * classes : 3 * classes]
 
 
 def _ratio(above: float, below: float) -> float:

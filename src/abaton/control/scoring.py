@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from abaton.control import draw, score
+from abaton.control import evaluators, score
 from abaton.control.messages import Evaluate, Instruction
 from abaton.control.rules import Rules
 from abaton.control.state import Contribution, State
@@ -20,12 +20,10 @@ def evaluation(task: str, evaluator: str) -> str:
 def begin(rules: Rules, state: State, made: Contribution) -> Answer:
     """Ask the other learners' evaluators to score a model, if the weighting wants it."""
     policy = rules.validation
-    if policy is None:
+    if policy is None or made.frozen:
         return replace(state, scoring=state.scoring.set(made.update.task, made)), ()
     task, owner = made.update.task, made.update.learner
-    others = sorted(name for name in state.present if name != owner)
-    if policy.evaluators is not None and policy.evaluators < len(others):
-        others = sorted(draw.sample(others, policy.evaluators, rules.seed, "evaluators", task))
+    others = evaluators.choose(policy, state, rules.seed, task, owner)
     asked = replace(made, waiting=frozenset(others), score=made.update.score)
     tasks = tuple(Evaluate(evaluation(task, name), name, task) for name in others)
     return replace(state, scoring=state.scoring.set(task, asked)), tasks

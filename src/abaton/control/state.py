@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
+from abaton.control.decay import Progress
 from abaton.control.messages import Arrived, Counts
 
 
@@ -15,15 +16,25 @@ class Member:
 
     examples: int
     group: str = ""
+    labels: Counts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A learner's last commit: what it weighed, and how many steps it was."""
+
+    weight: float
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A task under way: who trains, from which version, and how many steps had been committed then."""
+    """A task under way: who trains, from which version, after how many committed steps, and whether on all data."""
 
     learner: str
     version: int
     committed: int
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,8 @@ class Contribution:
         staleness: steps committed by others since, plus its own (effective staleness).
         waiting: evaluators that have not answered yet.
         score: what the evaluators counted so far, all together.
+        complete: whether it was trained on all of its learner's data.
+        frozen: whether it came in the post-validation phase: nobody scores it; its learner's last weight counts.
     """
 
     update: Arrived
@@ -45,6 +58,8 @@ class Contribution:
     staleness: int
     waiting: frozenset[str] = frozenset()
     score: Counts = ()
+    complete: bool = False
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +74,15 @@ class State:
         asked: how many training tasks have been given out (asynchronous pacing).
         begun: whether enough learners have joined and training has begun.
         present: the learners that are there.
+        labels: the label counts of all their validation sets together.
         open: the training tasks under way.
         scoring: updates that wait for evaluators, by task.
         ready: updates of the present round that wait for the mix, by learner (synchronous pacing).
         failures: how often in a row a learner's tasks have failed (asynchronous pacing).
         cycles: each learner's staleness at its first commits, for the staleness criterion.
+        progress: how the distributed validation loss has come along.
+        past: each learner's last commit, kept if there is a post-validation phase.
+        finished: how many updates of the post-validation phase each learner has committed (asynchronous pacing).
         stopped: why the run is over, or nothing.
     """
 
@@ -74,9 +93,13 @@ class State:
     asked: int = 0
     begun: bool = False
     present: Map[str, Member] = field(default_factory=Map)
+    labels: Counts = ()
     open: Map[str, Assignment] = field(default_factory=Map)
     scoring: Map[str, Contribution] = field(default_factory=Map)
     ready: Map[str, Contribution] = field(default_factory=Map)
     failures: Map[str, int] = field(default_factory=Map)
     cycles: Map[str, tuple[int, ...]] = field(default_factory=Map)
+    progress: Progress = field(default_factory=Progress)
+    past: Map[str, Past] = field(default_factory=Map)
+    finished: Map[str, int] = field(default_factory=Map)
     stopped: str | None = None

@@ -1,22 +1,13 @@
 """The controller: one pure function from what happened to what is to be done.
 
-Invariants, each with a test:
-(1) the same rules, state and event give the same answer; nothing passed in is changed;
-(2) a task is answered once: a second answer, or one to an unknown or cancelled task, changes nothing;
-(3) every update that arrives for an open task is committed exactly once, unless its round was closed without it;
-(4) versions count up by one, and every version but the first follows at least one commit;
-(5) synchronous commits are given in the order of the learners' names, so that every engine makes the same sum;
-    asynchronous ones in the order in which updates arrived and their evaluators had answered;
-(6) in asynchronous pacing no learner waits for another one's training: a commit is answered with the next task;
-(7) an evaluator never scores its own learner's model, and never twice the same one;
-(8) after Stop nothing more is asked for.
+Its invariants are numbered in docs/controller.md, each with the test that holds it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from abaton.control import asynchronous, scoring, synchronous
+from abaton.control import assigning, asynchronous, evaluators, scoring, synchronous
 from abaton.control.messages import (
     Arrived,
     Event,
@@ -65,7 +56,10 @@ def step(rules: Rules, state: State, event: Event) -> Answer:
 
 def _joined(rules: Rules, state: State, event: Joined) -> Answer:
     known = event.learner in state.present
-    state = replace(state, present=state.present.set(event.learner, Member(event.examples, event.group)))
+    state = _forget_labels(state, event.learner)
+    member = Member(event.examples, event.group, event.labels)
+    labels = evaluators.together([state.labels, event.labels])
+    state = replace(state, present=state.present.set(event.learner, member), labels=labels)
     if not state.begun:
         if len(state.present) < rules.learners:
             return state, ()
@@ -80,7 +74,7 @@ def _train(rules: Rules, state: State, learners: list[str], now: float) -> Answe
         return synchronous.begin(rules, rules.pacing, state, now)
     said: tuple[Instruction, ...] = ()
     for learner in learners:
-        state, asked = asynchronous.train(rules, rules.pacing, state, learner)
+        state, asked = asynchronous.train(rules, state, learner)
         said += asked
     return state, said
 
@@ -93,6 +87,7 @@ def _left(rules: Rules, state: State, event: Left) -> Answer:
     still_open = state.open
     for task in lost:
         still_open = still_open.delete(task)
+    state = _forget_labels(state, learner)
     state = replace(state, present=state.present.delete(learner), open=still_open)
     for task, made in state.scoring.items():
         if learner in made.waiting:
@@ -101,10 +96,22 @@ def _left(rules: Rules, state: State, event: Left) -> Answer:
     if not isinstance(rules.pacing, Synchronous) and rules.mixing == Latest("subtract"):
         said = (Retire(learner),)
     state, more = _settle(rules, state, event.at)
-    if state.stopped is None and state.begun and not state.present:
-        state, over = synchronous.stop(state, "too few learners are left")
-        more += over
+    if state.stopped is None and state.begun:
+        if not isinstance(rules.pacing, Synchronous):
+            state, over = asynchronous.rest(rules, state)
+            more += over
+        elif not state.present:
+            state, over = synchronous.stop(state, "too few learners are left")
+            more += over
     return state, said + more
+
+
+def _forget_labels(state: State, learner: str) -> State:
+    member = state.present.get(learner)
+    if member is None or not member.labels:
+        return state
+    gone = tuple(-n for n in member.labels)
+    return replace(state, labels=evaluators.together([state.labels, gone]))
 
 
 def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
@@ -116,6 +123,8 @@ def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
         version=work.version,
         versions_missed=state.version - work.version,
         staleness=state.committed - work.committed + event.steps,
+        complete=work.complete,
+        frozen=assigning.finishing(rules, state),
     )
     state = replace(state, open=state.open.delete(event.task))
     state, asked = scoring.begin(rules, state, made)
@@ -144,7 +153,7 @@ def _settle(rules: Rules, state: State, now: float) -> Answer:
         if isinstance(rules.pacing, Synchronous):
             state = replace(state, ready=state.ready.set(made.update.learner, made))
         else:
-            state, asked = asynchronous.commit(rules, rules.pacing, state, made)
+            state, asked = asynchronous.commit(rules, state, made)
             said += asked
             if state.stopped is not None:
                 return state, said

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from immutables import Map
 
-from abaton.control import draw
+from abaton.control import assigning, decay, draw
 from abaton.control.messages import Cancel, Commit, Instruction, Publish, Stop, Train, Wake
 from abaton.control.rules import Rules, Synchronous
 from abaton.control.scoring import Answer
-from abaton.control.state import Assignment, State
-from abaton.control.weighting import weigh
+from abaton.control.state import Assignment, Past, State
 
 
 def begin(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer:
@@ -26,11 +25,15 @@ def begin(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
     chosen = sorted(draw.sample(names, wanted, rules.seed, "round", state.version, attempt))
     tasks = {f"{state.version}.{attempt}.{name}": name for name in chosen}
     asked: list[Instruction] = [
-        Train(task, name, state.version, rules.training) for task, name in tasks.items()
+        Train(task, name, state.version, assigning.settings(rules, state, name))
+        for task, name in tasks.items()
     ]
     if pacing.deadline is not None:
         asked.append(Wake(deadline(state.version, attempt), now + pacing.deadline))
-    started = {task: Assignment(name, state.version, state.committed) for task, name in tasks.items()}
+    complete = assigning.finishing(rules, state)
+    started = {
+        task: Assignment(name, state.version, state.committed, complete) for task, name in tasks.items()
+    }
     return replace(state, attempt=attempt, late=False, open=Map(started)), tuple(asked)
 
 
@@ -44,7 +47,7 @@ def close(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
         return begin(rules, pacing, state, now)
     made = sorted(state.ready.items())
     commits = tuple(
-        Commit(name, m.update.task, m.version, m.update.payload, weigh(rules.weighting, m))
+        Commit(name, m.update.task, m.version, m.update.payload, assigning.weight(rules, state, m))
         for name, m in made
     )
     dropped = tuple(Cancel(task) for task in sorted([*state.open, *state.scoring]))
@@ -60,8 +63,12 @@ def close(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
         open=Map(),
         scoring=Map(),
         ready=Map(),
+        progress=decay.judge(decay.hear(state.progress, (m.score for _, m in made)), rules.training.period),
     )
-    if version >= rules.rounds:
+    if rules.finishing:
+        past = {c.learner: Past(c.weight, m.update.steps) for c, (_, m) in zip(commits, made, strict=True)}
+        mixed = replace(mixed, past=mixed.past.update(past))
+    if version >= rules.rounds + rules.finishing:
         mixed, asked = stop(mixed, "all rounds are done")
     else:
         mixed, asked = begin(rules, pacing, mixed, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from abaton.control.score import MEASURES
+from abaton.control.score import MEASURES, VALUE_MEASURES
 from abaton.control.state import Contribution
 from abaton.errors import SettingsError
 
@@ -26,10 +26,12 @@ class ByValidation:
     Attributes:
         measure: one of the measures of `control.score`.
         evaluators: how many of the other learners score each model; all of them if not given.
+        choice: which ones: some by `lot`, or by `labels`, so that together they have labels like the whole federation.
     """
 
     measure: str = "micro_f1"
     evaluators: int | None = None
+    choice: Literal["lot", "labels"] = "lot"
 
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:
@@ -43,6 +45,16 @@ class ByValidation:
                 f"evaluators is {self.evaluators}",
                 where="weighting",
                 remedy="use at least 1, or leave it out",
+            )
+        if self.choice not in ("lot", "labels"):
+            raise SettingsError(
+                f"choice is '{self.choice}'", where="weighting", remedy="use 'lot' or 'labels'"
+            )
+        if self.choice == "labels" and (self.evaluators is None or self.measure in VALUE_MEASURES):
+            raise SettingsError(
+                "choice is 'labels', but there is nothing to choose by",
+                where="weighting",
+                remedy="say how many evaluators, use a measure of classes, or leave it out",
             )
 
     def weight(self, made: Contribution) -> float:

@@ -9,6 +9,7 @@ decoded once before anybody hears of it, so that rubbish is a failed task and ne
 from __future__ import annotations
 
 import json
+import mmap
 import multiprocessing
 import signal
 import time
@@ -20,10 +21,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Thresholds, Tick, TrainSettings
+from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, settings_from
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
 from abaton.errors import AbatonError
-from abaton.learning import Learner
+from abaton.learning import Learner, Watch
 
 Check = Callable[[str, int, bytes], None]
 
@@ -71,9 +72,10 @@ class LocalEngine:
         self._began = time.monotonic()
         self._seen: set[str] = set()
         self._timers: dict[str, float] = {}
+        self._committed = mmap.mmap(-1, 8)  # shared with all processes, so that they know while they train
         groups = groups or {}
         self._happened: list[Event] = [
-            Joined(0.0, name, len(learner.examples), groups.get(name, ""))
+            Joined(0.0, name, len(learner.examples), groups.get(name, ""), learner.labels)
             for name, learner in learners.items()
         ]
         self._workers = [self._start(name, evaluates) for name in learners for evaluates in (False, True)]
@@ -115,7 +117,8 @@ class LocalEngine:
             worker.waiting = [task for task in worker.waiting if task.key != key]
 
     def tell(self, committed: int) -> None:
-        """Learners hear of committed steps with their next task."""
+        """Let learners know at once, also while they train."""
+        self._committed[:] = committed.to_bytes(8, "little")
 
     def close(self) -> None:
         """End all processes."""
@@ -131,7 +134,8 @@ class LocalEngine:
 
     def _start(self, learner: str, evaluates: bool, restarts: int = 0) -> _Worker:  # noqa: FBT001
         ours, theirs = _FORK.Pipe()
-        process = _FORK.Process(target=_serve, args=(self._learners[learner], theirs), daemon=True)
+        told = (self._learners[learner], theirs, self._committed)
+        process = _FORK.Process(target=_serve, args=told, daemon=True)
         process.start()
         theirs.close()
         return _Worker(learner, evaluates, process, ours, [], restarts=restarts)
@@ -176,7 +180,7 @@ class LocalEngine:
             self._check(task.learner, task.version, payload)
         except AbatonError:
             return Failed(at, task.learner, task.key, "unreadable update")
-        examples = len(self._learners[task.learner].examples)
+        examples = self._learners[task.learner].size(task.settings)
         metrics = {"loss": float(header["loss"])}
         digest, steps = self._keep(payload), int(header["steps"])
         score = tuple(header["score"])
@@ -201,8 +205,13 @@ class LocalEngine:
 
     def _give_up_on_the_hung(self) -> None:
         for worker in list(self._workers):
-            if worker.task is not None and self.now() - worker.since > self._patience:
+            if worker.task is not None and self.now() > self._end(worker.task, worker.since):
                 self._replace(worker, "no answer in time")
+
+    def _end(self, task: Task, since: float) -> float:
+        """When patience with a task ends; time that it was given to train does not try it."""
+        given = task.settings.budget if isinstance(task, TrainTask) else 0.0
+        return since + given + self._patience
 
     def _ring(self) -> None:
         for name, at in sorted(self._timers.items(), key=lambda timer: timer[1]):
@@ -213,7 +222,7 @@ class LocalEngine:
     def _pause(self) -> float:
         ends = [
             *self._timers.values(),
-            *(w.since + self._patience for w in self._workers if w.task is not None),
+            *(self._end(w.task, w.since) for w in self._workers if w.task is not None),
         ]
         return max(0.0, min([end - self.now() for end in ends], default=0.5))
 
@@ -224,8 +233,9 @@ def _end(worker: _Worker) -> None:
     worker.process.join()
 
 
-def _serve(learner: Learner, pipe: Connection) -> None:
+def _serve(learner: Learner, pipe: Connection, committed: mmap.mmap) -> None:
     """The life of a learner's process: one task after the other, until the pipe is closed."""
+    watch = Watch(time.monotonic, lambda: int.from_bytes(committed[:], "little"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the run decides when it ends
     while True:
         try:
@@ -235,7 +245,8 @@ def _serve(learner: Learner, pipe: Connection) -> None:
         answer, payload = {"key": header["key"]}, b""
         try:
             if "settings" in header:
-                made = learner.train(header["key"], header["version"], model, _settings(header["settings"]))
+                settings = settings_from(header["settings"])
+                made = learner.train(header["key"], header["version"], model, settings, watch)
                 answer |= {"steps": made.steps, "loss": made.loss, "score": made.score}
                 payload = made.payload
             else:
@@ -249,8 +260,3 @@ def _serve(learner: Learner, pipe: Connection) -> None:
             pipe.send_bytes(payload)
         except OSError:
             return
-
-
-def _settings(values: Mapping[str, Any]) -> TrainSettings:
-    thresholds = values["adaptive"]
-    return TrainSettings(**{**values, "adaptive": Thresholds(**thresholds) if thresholds else None})

@@ -7,15 +7,15 @@ simulated, the upload from the real number of encoded bytes.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
-from abaton.control.adaptive import sends
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.errors import SettingsError
-from abaton.learning import Crew, Epoch, Job, Learner, Update
+from abaton.errors import AbatonError, SettingsError
+from abaton.learning import Crew, CrewError, Epoch, Job, Learner, Update, cycle_ends
 
 _TOGETHER = 64  # tasks trained at once: enough for all cores, and few answers wait in memory
 
@@ -104,6 +104,7 @@ class VirtualEngine:
         self._tasks: dict[str, Task] = {}
         self._answers: dict[str, Arrived] = {}
         self._cycles: dict[str, _Cycle] = {}
+        self._refused: set[str] = set()
         self._crew = Crew(learners)
         self._seen: set[str] = set()
         self._heap: list[tuple[float, int, str, str]] = []
@@ -124,6 +125,7 @@ class VirtualEngine:
             if task.key in self._seen:
                 continue
             self._seen.add(task.key)
+            task = self._counted(task)
             self._tasks[task.key] = task
             learner, profile = self._learners[task.learner], self._profiles[task.learner]
             started = self._now + profile.latency + task.model.nbytes / profile.bandwidth
@@ -148,6 +150,16 @@ class VirtualEngine:
             else:
                 self._push(started + busy, "trained", task.key)
 
+    def _counted(self, task: Task) -> Task:
+        """A task with a time budget as one of so many batches as fit, or as it took in an earlier life."""
+        if isinstance(task, EvaluateTask) or not task.settings.budget or task.settings.steps:
+            return task
+        known = self._finished.get(task.key)
+        # A product such as 0.3 x 10 may come out just below the whole number that is meant.
+        fits = math.floor(task.settings.budget * self._profiles[task.learner].speed + 1e-9)
+        steps = max(1, fits) if known is None else known.steps
+        return replace(task, settings=replace(task.settings, steps=steps))
+
     def set_timer(self, name: str, at: float) -> None:
         """Ask for a tick at a simulated time."""
         self._push(at, "ticks", name)
@@ -163,6 +175,7 @@ class VirtualEngine:
     def _forget(self, key: str) -> None:
         for known in (self._tasks, self._cycles, self._answers):
             known.pop(key, None)
+        self._refused.discard(key)
 
     def tell(self, committed: int) -> None:
         """Let learners know how many steps have been committed: here they know at once."""
@@ -179,7 +192,8 @@ class VirtualEngine:
 
     def _happen(self, kind: str, name: str) -> Event | None:
         if kind == "joins":
-            return Joined(self._now, name, len(self._learners[name].examples), self._profiles[name].group)
+            learner, group = self._learners[name], self._profiles[name].group
+            return Joined(self._now, name, len(learner.examples), group, learner.labels)
         if kind == "leaves":
             return Left(self._now, name)
         if kind == "ticks":
@@ -188,23 +202,42 @@ class VirtualEngine:
         if task is None or self._profiles[task.learner].leaves <= self._now:
             self._forget(name)
             return None  # cancelled, or its learner left in the middle: nobody answers
-        if kind == "epoch":
+        if kind in ("epoch", "trained"):
             assert isinstance(task, TrainTask)
-            self._epoch(task, self._cycles[name])
-            return None
-        if kind == "trained":
-            assert isinstance(task, TrainTask)
-            self._train(task)
-            self._send(task)
-            return None
-        answer = self._answers.get(name)
+            self._work(task)
+            if name not in self._refused:
+                return None
+        answer, refused = self._answers.get(name), name in self._refused
         self._forget(name)
         if kind == "drops":
             return Failed(self._now, task.learner, name, "dropped out")
         if kind == "scored":
-            return Scored(self._now, task.learner, name, self._learners[task.learner].evaluate(task.model))
+            return self._score(task)
+        if refused:
+            return Failed(self._now, task.learner, name, "task was refused")
         assert answer is not None
         return replace(answer, at=self._now)
+
+    def _score(self, task: Task) -> Event:
+        try:
+            score = self._learners[task.learner].evaluate(task.model)
+        except AbatonError as error:
+            _raise_if_a_setting(error)
+            return Failed(self._now, task.learner, task.key, "task was refused")
+        return Scored(self._now, task.learner, task.key, score)
+
+    def _work(self, task: TrainTask) -> None:
+        """Train, and send the update or go on; a learner that cannot is remembered as having refused."""
+        try:
+            if task.key in self._cycles:
+                self._epoch(task, self._cycles[task.key])
+                return
+            self._train(task)
+        except AbatonError as error:
+            _raise_if_a_setting(error)
+            self._refused.add(task.key)
+        if task.key not in self._refused:
+            self._send(task)
 
     def _epoch(self, task: TrainTask, cycle: _Cycle) -> None:
         """One epoch of a learner that decides itself when to send (Metis, section V)."""
@@ -218,12 +251,9 @@ class VirtualEngine:
         if cycle.known is not None:
             cycle.known -= 1
             return cycle.known > 0
-        settings, epoch = task.settings, next(cycle.epochs)
+        epoch = next(cycle.epochs)
         cycle.losses.append(epoch.validation_loss)
-        assert settings.adaptive is not None
-        staleness = self._committed - settings.committed + epoch.trained.steps
-        stale, last = staleness > settings.staleness_limit, epoch.number >= settings.epochs
-        if not (stale or last or sends(cycle.losses, settings.adaptive)):
+        if not cycle_ends(task.settings, cycle.losses, epoch, self._committed):
             return True
         update = self._learners[task.learner].send(task.version, task.model, epoch.trained)
         self._answers[task.key] = self._arrival(task, update)
@@ -231,19 +261,30 @@ class VirtualEngine:
 
     def _train(self, task: TrainTask) -> None:
         """Train a task, and with it others that are under way: their answers do not depend on when that is done."""
-        if task.key in self._answers:
+        if task.key in self._answers or task.key in self._refused:
             return
         waiting = [
             other
             for other in self._tasks.values()
             if isinstance(other, TrainTask)
             and other.key not in self._answers
+            and other.key not in self._refused
             and other.key not in self._cycles
         ]
         together = {other.learner: other for other in waiting[:_TOGETHER]} | {task.learner: task}
         jobs = [Job(t.learner, t.key, t.version, t.model, t.settings) for t in together.values()]
-        for other, update in zip(together.values(), self._crew.train(jobs), strict=True):
-            self._answers[other.key] = self._arrival(other, update)
+        updates: Sequence[Update | None]
+        try:
+            updates = self._crew.train(jobs)
+        except CrewError as error:
+            for failure in error.failures.values():
+                _raise_if_a_setting(failure)
+            updates = error.updates
+        for other, update in zip(together.values(), updates, strict=True):
+            if update is None:
+                self._refused.add(other.key)
+            else:
+                self._answers[other.key] = self._arrival(other, update)
 
     def _arrival(self, task: TrainTask, update: Update) -> Arrived:
         return Arrived(
@@ -253,7 +294,7 @@ class VirtualEngine:
             payload=self._keep(update.payload),
             size=len(update.payload),
             steps=update.steps,
-            examples=len(self._learners[task.learner].examples),
+            examples=self._learners[task.learner].size(task.settings),
             metrics={"loss": update.loss},
             score=update.score,
         )
@@ -265,3 +306,9 @@ class VirtualEngine:
     def _push(self, at: float, kind: str, name: str) -> None:
         heapq.heappush(self._heap, (at, self._sequence, kind, name))
         self._sequence += 1
+
+
+def _raise_if_a_setting(error: AbatonError) -> None:
+    """A wrong setting would fail every task alike: whoever made it wants to read of it, not of a failed round."""
+    if isinstance(error, SettingsError):
+        raise error

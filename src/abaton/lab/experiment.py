@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
-from abaton.control import Arrived, Rules, community_model, from_row
+from abaton.control import Arrived, Asynchronous, Rules, community_model, from_row
+from abaton.control.score import MEASURES, VALUE_MEASURES
 from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
@@ -47,7 +48,71 @@ def build(recipe: Mapping[str, Any]) -> Experiment:
         )
     module, function = where.split(":")
     make: Callable[..., Experiment] = getattr(import_module(module), function)
-    return make(**recipe["settings"])
+    return check(make(**recipe["settings"]))
+
+
+def check(experiment: Experiment) -> Experiment:
+    """The experiment, or an error that says what of it cannot be run; nothing is started."""
+    sites, rules = experiment.sites, experiment.rules
+    if not sites:
+        raise SettingsError(
+            "there are no learners", where="sites", remedy="give at least one site's examples"
+        )
+    if rules.learners > len(sites):
+        raise SettingsError(
+            f"learners is {rules.learners}, but there are {len(sites)} sites",
+            where="rules",
+            remedy=f"use a number from 1 to {len(sites)}",
+        )
+    for name in experiment.profiles:
+        if name not in sites:
+            raise SettingsError(
+                f"there is a profile of '{name}', but no such learner",
+                where="profiles",
+                remedy=f"use one of {', '.join(list(sites)[:10])}",
+            )
+    _check_groups(experiment)
+    for name, examples in sites.items():
+        _check_site(rules, name, examples, experiment.validation.get(name))
+    return experiment
+
+
+def _check_groups(experiment: Experiment) -> None:
+    pacing = experiment.rules.pacing
+    thresholds = pacing.adaptive if isinstance(pacing, Asynchronous) else None
+    if thresholds is None or "" in thresholds:
+        return
+    for name in experiment.sites:
+        group = experiment.profiles.get(name, Profile()).group
+        if group not in thresholds:
+            raise SettingsError(
+                f"pacing.adaptive has no thresholds for group '{group}'",
+                where=f"learner '{name}'",
+                remedy="give the group some, or give some to '', which is any group",
+            )
+
+
+def _check_site(rules: Rules, name: str, examples: Examples, held: Examples | None) -> None:
+    where = f"learner '{name}'"
+    if not len(examples):
+        raise SettingsError(
+            "there are no examples to train on", where=where, remedy="give it some, or leave it out"
+        )
+    if rules.needs_validation and (held is None or not len(held)):
+        raise SettingsError(
+            "there is no validation set, which weighting by validation, adaptive pacing and finishing need",
+            where=where,
+            remedy="set some examples aside (lab.stratified), leave it out, or weigh by examples",
+        )
+    measure = rules.validation.measure if rules.validation else None
+    if measure is not None and (examples.y.dtype.kind == "f") != (measure in VALUE_MEASURES):
+        kind, others = ("values", VALUE_MEASURES) if examples.y.dtype.kind == "f" else ("classes", MEASURES)
+        fitting = [m for m in others if kind == "values" or m not in VALUE_MEASURES]
+        raise SettingsError(
+            f"weighting.measure is '{measure}', but the labels are {kind}",
+            where=where,
+            remedy=f"use one of {', '.join(fitting)}",
+        )
 
 
 def start(store: Store, recipe: Mapping[str, Any], watch: Watcher | None = None) -> RunRow:
@@ -76,14 +141,14 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
 
 def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
     outcome = simulate(experiment, Journal(store, row.run), watch)
-    status = "finished" if outcome.version == experiment.rules.rounds else "failed"
+    status = "finished" if outcome.version >= experiment.rules.rounds else "failed"
     store.finish_run(row.run, status, asdict(outcome))
     return store.run(row.run)
 
 
 def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = None) -> Outcome:
     """Run an experiment under the virtual clock; a journal that holds a part of it already is gone on with."""
-    seed = experiment.rules.seed
+    seed = check(experiment).rules.seed
     learners = {
         name: Learner(
             name, experiment.model, examples, experiment.codec, seed, experiment.validation.get(name)

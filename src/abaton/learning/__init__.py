@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from abaton.learning.crew import Crew, CrewError
-from abaton.learning.learner import Epoch, Learner, Update
+from abaton.learning.learner import Epoch, Learner, Update, Watch, cycle_ends
 from abaton.learning.model import Examples, Model, Score, Trained
 from abaton.learning.pool import Job
 
@@ -32,7 +32,9 @@ __all__ = [
     "TorchModel",
     "Trained",
     "Update",
+    "Watch",
     "cifar10_cnn",
+    "cycle_ends",
     "logistic",
     "mlp",
     "resnet50",

@@ -44,7 +44,7 @@ class DenseNetwork:
         )
 
     def epoch(self, model: Vector, data: Examples, order: Order, solver: Solver, rate: float) -> float:
-        """Train a model, in place, for one epoch; the mean loss."""
+        """Train a model, in place, on the examples named in order; the sum of their losses."""
         s = solver.settings
         loss = kernels.epoch(
             self.layers, model, self._rows(data.x), *self._targets(data.y), order, s.batch_size,
@@ -57,8 +57,8 @@ class DenseNetwork:
                 where="labels",
                 remedy=f"number the classes from 0 to {self.layers[-1, kernels.OUTPUTS] - 1}",
             )
-        solver.steps += -(-len(data) // s.batch_size)
-        return float(loss / len(data))
+        solver.steps += -(-len(order) // s.batch_size)
+        return float(loss)
 
     def outputs(self, model: Vector, x: NDArray[Any]) -> NDArray[np.float32]:
         """The network's outputs for all inputs."""

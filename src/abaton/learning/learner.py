@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
 from abaton.codecs import Key, Pipeline
+from abaton.control.adaptive import sends
 from abaton.control.draw import round_key
 from abaton.control.messages import Counts, TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.metrics import count
-from abaton.learning.model import Examples, Model, Trained
+from abaton.learning.metrics import count, label_counts
+from abaton.learning.model import Enough, Examples, Model, Trained, last
 from abaton.vectors import Vector
 
 
@@ -41,6 +41,29 @@ class Epoch:
     number: int
     trained: Trained
     validation_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a learner can look at while it trains.
+
+    Attributes:
+        clock: the time in seconds, for a task with a time budget.
+        committed: how many steps all learners together have committed, for one that decides itself when to send.
+    """
+
+    clock: Callable[[], float] | None = None
+    committed: Callable[[], int] | None = None
+
+
+ALONE = Watch()
+
+
+def cycle_ends(settings: TrainSettings, losses: Sequence[float], epoch: Epoch, committed: int) -> bool:
+    """Whether a learner that decides itself sends after this epoch (Metis, section V; `control.adaptive`)."""
+    assert settings.adaptive is not None
+    stale = committed - settings.committed + epoch.trained.steps > settings.staleness_limit
+    return stale or epoch.number >= settings.epochs or sends(losses, settings.adaptive)
 
 
 class Learner:
@@ -85,7 +108,17 @@ class Learner:
 
     def steps(self, settings: TrainSettings) -> int:
         """How many batches a task takes."""
-        return self.model.steps(len(self.examples), settings)
+        return self.model.steps(self.size(settings), settings)
+
+    def size(self, settings: TrainSettings) -> int:
+        """How many examples a task is trained on."""
+        held = self.validation if settings.complete else None
+        return len(self.examples) + (0 if held is None else len(held))
+
+    @property
+    def labels(self) -> Counts:
+        """How many examples of each class the validation set holds; nothing if there is none, or labels are values."""
+        return () if self.validation is None else label_counts(self.validation.y)
 
     @property
     def evaluation_steps(self) -> float:
@@ -94,15 +127,44 @@ class Learner:
 
     def evaluate(self, model: Vector) -> Counts:
         """Score a model on the learner's validation set, as counts that add up over learners."""
-        if self.validation is None:
+        if self.validation is None or not len(self.validation):
             return ()
-        predictions = self.model.score(model, self.validation, self._local).predictions
-        return count(predictions, self.validation.y)
+        score = self.model.score(model, self.validation, self._local)
+        return count(score.predictions, self.validation.y, score.loss)
 
-    def train(self, task: str, version: int, start: Vector, settings: TrainSettings) -> Update:
+    def train(
+        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch = ALONE
+    ) -> Update:
         """Train from a version of the community model and encode what changed."""
-        *_, trained = islice(self._epochs(task, start, settings), settings.epochs)
-        return self.send(version, start, trained)
+        if settings.adaptive is not None and not settings.steps:
+            return self._train_adaptively(task, version, start, settings, watch)
+        epochs = self._epochs(task, start, settings, self._enough(settings, watch))
+        return self.send(version, start, last(epochs, settings), scored=not settings.complete)
+
+    def _train_adaptively(
+        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch
+    ) -> Update:
+        losses: list[float] = []
+        for epoch in self.train_epochs(task, start, settings):
+            losses.append(epoch.validation_loss)
+            committed = watch.committed() if watch.committed else settings.committed
+            if cycle_ends(settings, losses, epoch, committed):
+                break
+        return self.send(version, start, epoch.trained)
+
+    def _enough(self, settings: TrainSettings, watch: Watch) -> Enough | None:
+        """When a time budget is used up, by the clock that the learner may look at."""
+        clock = watch.clock
+        if settings.steps or not settings.budget:
+            return None
+        if clock is None:
+            raise SettingsError(
+                f"learner '{self.name}' has a time budget but no clock",
+                where="training.budget",
+                remedy="use an engine that gives one, or say how many steps",
+            )
+        end = clock() + settings.budget
+        return lambda: clock() >= end
 
     def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Epoch]:
         """Train epoch by epoch for as long as the caller asks for the next one; `send` what it stops at.
@@ -115,22 +177,33 @@ class Learner:
                 loss = self.model.score(trained.vector, self.validation, trained.local).loss
             yield Epoch(number, trained, loss)
 
-    def send(self, version: int, start: Vector, trained: Trained) -> Update:
+    def send(self, version: int, start: Vector, trained: Trained, *, scored: bool = True) -> Update:
         """Encode what training has changed since the version it started from, and keep what stays at the site."""
         layout = self.model.layout
         change = layout.check(trained.vector - start, whose=f"the update of learner '{self.name}'")
         key = Key(round_key(self.seed, version), self.name)
         payload, memory = self.codec.encode(change, layout, key, self._memory)
         self._memory, self._local = memory, dict(trained.local)
-        return Update(payload, trained.steps, trained.loss, self.evaluate(trained.vector))
+        score = self.evaluate(trained.vector) if scored else ()
+        return Update(payload, trained.steps, trained.loss, score)
 
-    def _epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Trained]:
+    def _epochs(
+        self, task: str, start: Vector, settings: TrainSettings, enough: Enough | None = None
+    ) -> Iterator[Trained]:
         if not len(self.examples):
             raise SettingsError(
                 f"learner '{self.name}' has no examples",
                 remedy="check the site's cohort with 'abaton site check', or leave the learner out",
             )
-        return self.model.epochs(start, self.examples, settings, self._generator(task), self._local)
+        data, chance = self._data(settings), self._generator(task)
+        return self.model.epochs(start, data, settings, chance, self._local, enough)
+
+    def _data(self, settings: TrainSettings) -> Examples:
+        held = self.validation
+        if not settings.complete or held is None:
+            return self.examples
+        x, y = (np.concatenate(both) for both in ((self.examples.x, held.x), (self.examples.y, held.y)))
+        return Examples(x, y)
 
     def _generator(self, task: str) -> np.random.Generator:
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()

@@ -10,12 +10,30 @@ from numpy.typing import NDArray
 from abaton.control.messages import Counts
 from abaton.errors import SettingsError
 
+_MOST = 1e30  # a loss that is not a number, or endless, is told as this: a journal holds numbers only
 
-def count(predictions: NDArray[Any], labels: NDArray[Any]) -> Counts:
+
+def label_counts(labels: NDArray[Any]) -> Counts:
+    """How many examples there are of each class; nothing for values.
+
+    >>> label_counts(np.array([0, 2, 2])), label_counts(np.array([0.5]))
+    ((1, 0, 2), ())
+    """
+    if labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
+        return ()
+    return tuple(int(n) for n in np.bincount(labels.reshape(-1)))
+
+
+def count(predictions: NDArray[Any], labels: NDArray[Any], loss: float | None = None) -> Counts:
     """What an evaluator sends: counts for each class, or error sums for values (see `control.score`).
 
-    >>> count(np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), np.array([0, 1, 1]))
-    (1, 1, 1, 2, 2, 1)
+    Args:
+        predictions: chances of each class, or values.
+        labels: what is true.
+        loss: the mean loss; if given, the counts for classes end with its sum (those for values hold it anyway).
+
+    >>> count(np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), np.array([0, 1, 1]), loss=0.5)
+    (1, 1, 1, 2, 2, 1, 1.5)
     """
     if predictions.ndim == 1:
         wrong, values = predictions - labels, labels.astype(np.float64)
@@ -31,7 +49,10 @@ def count(predictions: NDArray[Any], labels: NDArray[Any]) -> Counts:
     said = predictions.argmax(1)
     hits = np.bincount(labels[said == labels].reshape(-1), minlength=classes)
     actual = np.bincount(labels.reshape(-1), minlength=classes)
-    return tuple(int(n) for n in (*hits, *actual, *np.bincount(said.reshape(-1), minlength=classes)))
+    counts = tuple(int(n) for n in (*hits, *actual, *np.bincount(said.reshape(-1), minlength=classes)))
+    if loss is None:
+        return counts
+    return (*counts, float(labels.size * loss if abs(loss) < _MOST else _MOST))
 
 
 def accuracy(chances: NDArray[Any], labels: NDArray[Any]) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -61,6 +62,9 @@ class Score:
     predictions: NDArray[Any]
 
 
+Enough = Callable[[], bool]
+"""Asked after every batch: whether training ends there."""
+
 Way = Literal["threads", "processes", "here"]
 """How many learners with a model may train at once: beside each other, in processes, or one after the other."""
 
@@ -98,16 +102,32 @@ class Model(Protocol):
         settings: TrainSettings,
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
+        enough: Enough | None = None,
     ) -> Iterator[Trained]:
-        """Train epoch by epoch, for as long as the caller asks for the next one; `train` takes so many of them."""
+        """Train epoch by epoch, for as long as the caller asks for the next one; `train` takes so many of them.
+
+        After `settings.steps`, or once `enough` says so after a batch, the epoch ends there and is the last one. The
+        same number of batches gives the same model either way.
+        """
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Predict a site's examples: probabilities per class, or values for a regression."""
 
 
 def batches(examples: int, settings: TrainSettings) -> int:
-    """How many batches so many examples give in all epochs."""
-    return settings.epochs * -(-examples // settings.batch_size)
+    """How many batches so many examples give in all epochs, unless the settings say it.
+
+    >>> batches(33, TrainSettings(epochs=2, batch_size=16)), batches(33, TrainSettings(steps=5))
+    (6, 5)
+    """
+    return settings.steps or settings.epochs * -(-examples // settings.batch_size)
+
+
+def last(epochs: Iterator[Trained], settings: TrainSettings) -> Trained:
+    """The last epoch of a task: where it ends by itself, or after as many epochs as the settings say."""
+    ends_itself = settings.steps or settings.budget
+    *_, trained = islice(epochs, None if ends_itself else settings.epochs)
+    return trained
 
 
 def require_examples(data: Examples) -> None:

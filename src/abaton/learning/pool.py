@@ -15,13 +15,13 @@ import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 
-from abaton.control.messages import TrainSettings
+from abaton.control.messages import TrainSettings, settings_from
 from abaton.errors import AbatonError, SettingsError
 from abaton.learning.learner import Learner, Update
 from abaton.vectors import Vector
@@ -100,13 +100,11 @@ class Worker:
     def ask(self, job: Job, kept: Mapping[str, Vector]) -> None:
         """Hand over a job and what its learner keeps."""
         places = self._desk.put(0, {"": job.start, **kept})
-        plain = (bool, int, float, str, type(None))
-        settings = {f.name: getattr(job.settings, f.name) for f in fields(job.settings)}
         message = {
             "learner": job.learner,
             "task": job.task,
             "version": job.version,
-            "settings": {name: value for name, value in settings.items() if isinstance(value, plain)},
+            "settings": asdict(job.settings),
             "places": places,
         }
         with suppress(ConnectionError):  # a worker that has died is noticed when its answer is taken
@@ -216,7 +214,7 @@ def _train(learner: Learner, desk: Desk, message: Mapping[str, Any]) -> dict[str
     arrays = desk.take(0, message["places"])
     start = arrays.pop("")
     learner.restore(arrays)
-    settings = TrainSettings(**message["settings"])
+    settings = settings_from(message["settings"])
     update = learner.train(message["task"], message["version"], start, settings)
     counts = {f.name: getattr(update, f.name) for f in fields(update) if f.name != "payload"}
     length = len(update.payload)

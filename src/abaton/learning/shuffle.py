@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from abaton.control.messages import TrainSettings
 
 Order = NDArray[np.int64]
 
@@ -37,3 +40,16 @@ def epoch_order(labels: NDArray[Any], window: int, chance: np.random.Generator) 
         else:
             buffer[place] = following
     return np.array(order, dtype=np.int64)
+
+
+def stretches(order: Order, settings: TrainSettings, done: int, *, asked: bool) -> Iterator[Order]:
+    """The parts in which an epoch is trained: all that is left to do at once, or batch by batch if someone is asked.
+
+    >>> [part.tolist() for part in stretches(np.arange(5), TrainSettings(batch_size=2, steps=3), 1, asked=False)]
+    [[0, 1, 2, 3]]
+    """
+    size = settings.batch_size
+    if settings.steps:
+        order = order[: (settings.steps - done) * size]
+    stride = size if asked else len(order)
+    return (order[i : i + stride] for i in range(0, len(order), stride))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Examples, Score, Trained, Way, batches, require_examples
-from abaton.learning.shuffle import epoch_order
+from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, last, require_examples
+from abaton.learning.shuffle import epoch_order, stretches
 from abaton.vectors import Layout, Role, Tensor, Vector
 
 
@@ -68,8 +68,7 @@ class SklearnModel:
         local: Mapping[str, Vector] | None = None,
     ) -> Trained:
         """Train for the epochs that the settings say."""
-        *_, trained = islice(self.epochs(vector, data, settings, shuffle, local), settings.epochs)
-        return trained
+        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,
@@ -78,17 +77,27 @@ class SklearnModel:
         settings: TrainSettings,
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
+        enough: Enough | None = None,
     ) -> Iterator[Trained]:
-        """Train by one `partial_fit` for each epoch, over shuffled rows."""
+        """Train by one `partial_fit` for each epoch, over shuffled rows; for each batch if batches are counted."""
         require_examples(data)
         _require_own_solver(settings)
         estimator = self._loaded(vector, settings, int(shuffle.integers(2**32)))
-        for number in count(1):
+        counted, steps = bool(settings.steps) or enough is not None, 0
+        for _ in count():
             order = epoch_order(data.y, settings.window, shuffle)
-            estimator.partial_fit(np.asarray(data.x, np.float64)[order], data.y[order])
+            # An estimator shuffles what it is given once more: only equal parts give equal bits.
+            for rows in stretches(order, settings, steps, asked=counted):
+                if hasattr(estimator, "batch_size"):  # it warns of batches that cannot be filled
+                    estimator.batch_size = min(settings.batch_size, len(rows))
+                estimator.partial_fit(np.asarray(data.x, np.float64)[rows], data.y[rows])
+                steps += -(-len(rows) // settings.batch_size)
+                if over := enough is not None and enough():
+                    break
             trained = np.concatenate([a.reshape(-1) for a in _arrays(estimator).values()]).astype(np.float32)
-            steps = number * batches(len(data), settings) // settings.epochs
             yield Trained(trained, steps, self._score(estimator, data).loss)
+            if over or steps == settings.steps:
+                return
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Probabilities per class (or predicted values) and the mean loss."""

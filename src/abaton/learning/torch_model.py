@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -16,8 +16,8 @@ from torch import nn
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
 from abaton.learning.dense import dense_network
-from abaton.learning.model import Examples, Score, Trained, Way, batches, require_examples
-from abaton.learning.shuffle import Order, epoch_order
+from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, last, require_examples
+from abaton.learning.shuffle import Order, epoch_order, stretches
 from abaton.learning.solvers import Solver, rate
 from abaton.learning.threads import one_thread
 from abaton.vectors import Layout, Role, Tensor, Vector
@@ -30,13 +30,14 @@ _SCORE_BATCH = 1024
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Torch's own generator with this seed, and afterwards as it was."""
+def _drawing_from(chance: torch.Generator) -> Iterator[None]:
+    """Let torch's own generator go on where another one stands, and move that one on; its own place stays."""
     before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)
+    torch.default_generator.set_state(chance.get_state())
     try:
         yield
     finally:
+        chance.set_state(torch.default_generator.get_state())
         torch.default_generator.set_state(before)
 
 
@@ -76,7 +77,7 @@ class TorchModel:
 
     def initial(self, seed: int) -> Vector:
         """The module's own initial weights, drawn with this seed."""
-        with _seeded(seed):
+        with _drawing_from(torch.Generator().manual_seed(seed)):
             parts = [p.detach().reshape(-1) for p in self.factory().parameters() if p.requires_grad]
         vector: Vector = torch.cat(parts).numpy() if parts else self.layout.zeros()
         return vector
@@ -98,8 +99,7 @@ class TorchModel:
         local: Mapping[str, Vector] | None = None,
     ) -> Trained:
         """Train for the epochs that the settings say."""
-        *_, trained = islice(self.epochs(vector, data, settings, shuffle, local), settings.epochs)
-        return trained
+        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,
@@ -108,24 +108,35 @@ class TorchModel:
         settings: TrainSettings,
         shuffle: np.random.Generator,
         local: Mapping[str, Vector] | None = None,
+        enough: Enough | None = None,
     ) -> Iterator[Trained]:
         """Train epoch by epoch, for as long as the caller asks for the next one."""
         require_examples(data)
         model = self.layout.check(vector, whose="the model").copy()
         solver = Solver.begin(settings, vector, local)
-        seed = int(shuffle.integers(2**63))  # dropout layers draw from torch's own generator
         dense = self.dense if self.dense is not None and self.dense.takes(data.x) else None
-        kept = dict(local or {})
+        seed = int(shuffle.integers(2**63))  # drawn by both ways, so that they shuffle alike
+        dropout = None if dense else torch.Generator().manual_seed(seed)
+        kept, before = dict(local or {}), solver.steps
         for number in count():
             order, eta = epoch_order(data.y, settings.window, shuffle), rate(settings, number)
+            loss, seen = 0.0, 0
             with one_thread():
-                if dense is not None:
-                    loss = dense.epoch(model, data, order, solver, eta)
-                else:
-                    with _seeded((seed + number) % 2**63):
-                        loss, kept = self._epoch(model, data, order, solver, eta, kept)
-            steps = (number + 1) * -(-len(data) // settings.batch_size)
-            yield Trained(model.copy(), steps, loss, {**self._statistics(kept), **solver.kept()})
+                for rows in stretches(order, settings, solver.steps - before, asked=enough is not None):
+                    if dropout is None:
+                        assert dense is not None
+                        loss += dense.epoch(model, data, rows, solver, eta)
+                    else:
+                        with _drawing_from(dropout):
+                            added, kept = self._epoch(model, data, rows, solver, eta, kept)
+                        loss += added
+                    seen += len(rows)
+                    if over := enough is not None and enough():
+                        break
+            steps = solver.steps - before
+            yield Trained(model.copy(), steps, loss / seen, {**self._statistics(kept), **solver.kept()})
+            if over or steps == settings.steps:
+                return
 
     def _epoch(
         self,
@@ -136,7 +147,7 @@ class TorchModel:
         eta: float,
         local: Mapping[str, Vector],
     ) -> tuple[float, dict[str, Vector]]:
-        """One epoch by PyTorch's gradients; other learners may have used the module since the last one."""
+        """Some batches by PyTorch's gradients; other learners may have used the module since the last ones."""
         self._load(model, local)
         self._module.train()
         x, y = _tensor(data.x), self._targets(data)
@@ -149,7 +160,7 @@ class TorchModel:
             total += float(loss.detach()) * len(rows)
         model[:] = weights
         kept = {name: b.detach().float().numpy().copy() for name, b in self._module.named_buffers()}
-        return total / len(data), kept
+        return total, kept
 
     def _statistics(self, local: Mapping[str, Vector]) -> dict[str, Vector]:
         return {name: local[name] for name in self._fresh_local if name in local}

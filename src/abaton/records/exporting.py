@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from abaton.errors import AbatonError, Refused, SettingsError
+from abaton.files import replacing
 from abaton.records.deidentify import Deidentifier
 from abaton.records.mapping import MappingFile
 from abaton.records.minimise import Minimiser
@@ -105,10 +105,9 @@ class Outcome:
 
 def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Outcome:
     """De-identify one file into another; on refusal the target is not there."""
-    begun = target.with_name(f".{target.name}.{os.getpid()}.part")
     written = refused = 0
     try:
-        with _writer(begun, packed=source.is_packed) as stream:
+        with replacing(target) as begun, _writer(begun, packed=source.is_packed) as stream:
             for raw, where in documents(source):
                 try:
                     made = make(Consented.on_ground(Record(parse(raw, where=where)), job.ground))
@@ -120,14 +119,12 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
                 if made is not None:
                     stream.write(dump(made.content) + b"\n")
                     written += 1
-        if written:
-            begun.replace(target)
+        if not written:
+            target.unlink()
     except AbatonError as error:
         make.tally()
         told = str(type(error)(error.what, where=error.where or source.path, remedy=error.remedy))
         return Outcome(source.path, "", Tally(refused=1), told, error.exit_code)
-    finally:
-        begun.unlink(missing_ok=True)
     counted = make.tally()
     counted.refused = refused
     return Outcome(source.path, target.name if written else "", counted)
@@ -229,12 +226,10 @@ def _joined(parts: list[Outcome], target: Path) -> Outcome:
     if failed is not None:
         whole.error, whole.exit_code = failed.error, failed.exit_code
     elif pieces:
-        begun = target.with_name(f".{target.name}.part")
-        with begun.open("wb") as stream:
+        with replacing(target) as begun, begun.open("wb") as stream:
             for piece in pieces:
                 with piece.open("rb") as read:
                     shutil.copyfileobj(read, stream, 1 << 20)
-        begun.replace(target)
         whole.out = target.name
     for piece in pieces:
         piece.unlink()
@@ -291,7 +286,5 @@ class _State:
         self._write()
 
     def _write(self) -> None:
-        begun = self._path.with_name(f"{STATE}.part")
-        begun.touch(mode=0o600)
-        begun.write_text(json.dumps(self._content))
-        begun.replace(self._path)
+        with replacing(self._path, mode=0o600) as begun:
+            begun.write_text(json.dumps(self._content))

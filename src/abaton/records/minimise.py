@@ -6,7 +6,7 @@ to the subject, without which a value belongs to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from abaton.errors import SettingsError
@@ -111,6 +111,23 @@ def _elements(kind: str, want: Want) -> set[str]:
     for name in want.elements:
         wanted.update(element.name for element in children(fields, name.partition(".")[0]))
     return wanted
+
+
+def passing(kind: str, wants: Iterable[Want]) -> frozenset[str]:
+    """The elements of a resource type that a study's list lets through; none if it does not ask for the type.
+
+    >>> sorted(passing("Patient", [Want("Patient", Function.ELEMENT, ("gender",))]) - _ALWAYS)
+    ['gender']
+    """
+    wanted: set[str] = set()
+    for want in wants:
+        if want.function is Function.AGE_FROM_DATE and kind == "Observation":
+            wanted |= _ALWAYS | {"status", "code", "valueQuantity"}  # the age itself is an observation
+        elif want.type == kind and want.function is Function.DATA:
+            wanted |= set(table()[kind])
+        elif want.type == kind and want.function in (Function.ELEMENT, Function.SUMMARY):
+            wanted |= _elements(kind, want)
+    return frozenset(wanted)
 
 
 def answers(raw: dict[str, Any], want: Want) -> bool:

@@ -249,3 +249,12 @@ def is_known(system: str, code: str) -> bool:
     """
     form = TERMINOLOGIES.get(system)
     return form(code) if form is not None else code in _systems().get(system, ())
+
+
+def is_public(system: str) -> bool:
+    """Whether a code system is a public one, so that its address tells nothing about a site.
+
+    >>> is_public("http://loinc.org"), is_public("http://st-mary.example/codes")
+    (True, False)
+    """
+    return system in TERMINOLOGIES or system in _systems()

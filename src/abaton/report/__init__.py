@@ -1,7 +1,7 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
-from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
+from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
 from abaton.report.privacy import (
     Checks,
@@ -31,6 +31,7 @@ __all__ = [
     "accuracy_curves",
     "calibration_figure",
     "error_curves",
+    "figures_page",
     "forest_figure",
     "heat_maps",
     "inputs_from",

@@ -1,6 +1,6 @@
 """Where runs, journals, models and payloads are kept."""
 
-from abaton.store.blobs import Models, digest_of, model_digest, write_atomically
+from abaton.store.blobs import Models, digest_of, model_digest
 from abaton.store.journal import Journal
 from abaton.store.pack import Pack
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
@@ -15,5 +15,4 @@ __all__ = [
     "default_folder",
     "digest_of",
     "model_digest",
-    "write_atomically",
 ]

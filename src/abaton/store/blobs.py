@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import StoreError
+from abaton.files import replacing
 
 Vector = NDArray[np.float32]
-
-_temporaries = itertools.count()
 
 
 def digest_of(data: bytes | memoryview) -> str:
@@ -87,19 +84,9 @@ class Models:
             return
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, data)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that nobody ever sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_temporaries)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+            # Not waited for: what a power cut damages is found by its digest.
+            with replacing(path, sync=False) as begun:
+                begun.write_bytes(data)
 
 
 @contextlib.contextmanager

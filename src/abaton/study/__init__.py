@@ -5,12 +5,15 @@ from abaton.study.consent import Consent, Statement
 from abaton.study.criteria import Criterion, Eligibility
 from abaton.study.document import Centre, Identification, Purpose, Shares, Status, Study
 from abaton.study.eligibility import Answer, Judgement, Verdict, judge
+from abaton.study.features import Feature, Features, Target
+from abaton.study.learning import Evaluation, Learning, Network, PolicyTable, Training
 from abaton.study.notes import notes_on
 from abaton.study.problems import Problem, StudyError
 from abaton.study.reading import Reading, load_study, read_study, study_from_json, study_from_toml
 from abaton.study.requirements import Requirement
 from abaton.study.starting import starter
 from abaton.study.summary import describe
+from abaton.study.tables import ViewTable
 from abaton.study.toml import write_toml
 from abaton.study.values import Match, Period, Term
 
@@ -20,10 +23,16 @@ __all__ = [
     "Consent",
     "Criterion",
     "Eligibility",
+    "Evaluation",
+    "Feature",
+    "Features",
     "Identification",
     "Judgement",
+    "Learning",
     "Match",
+    "Network",
     "Period",
+    "PolicyTable",
     "Problem",
     "Purpose",
     "Reading",
@@ -33,8 +42,11 @@ __all__ = [
     "Status",
     "Study",
     "StudyError",
+    "Target",
     "Term",
+    "Training",
     "Verdict",
+    "ViewTable",
     "describe",
     "judge",
     "load_study",

@@ -18,12 +18,30 @@ from pydantic import AfterValidator, Field, model_validator
 
 from abaton.canonical import digest
 from abaton.errors import SettingsError
+from abaton.records.features.plan import Plan
 from abaton.records.need import Deidentification, Mechanism, Need
 from abaton.study.consent import WORDING, Consent, Statement
 from abaton.study.criteria import Eligibility
+from abaton.study.features import Features
+from abaton.study.fitting import misfits
+from abaton.study.learning import Learning
 from abaton.study.privacy import Privacy, Protection
 from abaton.study.requirements import Requirement
-from abaton.study.values import Address, Day, Frequency, Part, Period, Span, Telecom, Term, Text, fault
+from abaton.study.tables import ViewTable
+from abaton.study.values import (
+    Address,
+    Day,
+    Frequency,
+    Part,
+    Period,
+    Span,
+    Telecom,
+    Term,
+    Text,
+    fault,
+    faults,
+    without_empty,
+)
 
 FORMAT = "abaton-study/1"
 
@@ -152,20 +170,13 @@ class Document(Part):
         return self
 
 
-def _without_empty(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {key: _without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
-    return [_without_empty(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 class Questionnaire(Part):
     """Questions for the subject, with the day they are due and how often to remind."""
 
     reference: Annotated[str, Field(pattern=r"^Questionnaire/[A-Za-z0-9\-.]{1,64}$")]
     deadline: Day
     reminder: Frequency
-    resource: Annotated[dict[str, Any], AfterValidator(_without_empty)] | None = None
+    resource: Annotated[dict[str, Any], AfterValidator(without_empty)] | None = None
 
     @model_validator(mode="after")
     def _same(self) -> Self:
@@ -188,6 +199,9 @@ class Study(Part):
     data: tuple[Requirement, ...] = Field(min_length=1)
     deidentification: Protection = Field(default_factory=Deidentification)
     privacy: Privacy = Privacy()
+    views: tuple[ViewTable, ...] = ()
+    features: Features | None = None
+    learning: Learning | None = None
     consent: Consent | None = None
     documents: tuple[Document, ...] = ()
     questionnaires: tuple[Questionnaire, ...] = ()
@@ -202,6 +216,8 @@ class Study(Part):
             )
         if not self.study.question and not any(d.content_type == "application/pdf" for d in self.documents):
             raise fault("the study describes itself nowhere", "write 'question' under [study], or add a PDF")
+        if wrong := misfits(self):
+            raise faults(wrong)
         return self._fingerprinted()
 
     def _fingerprinted(self) -> Self:
@@ -225,7 +241,7 @@ class Study(Part):
 
     def content(self) -> dict[str, Any]:
         """The document as plain values, without what is absent or empty."""
-        pruned: dict[str, Any] = _without_empty(self.model_dump(mode="json"))
+        pruned: dict[str, Any] = without_empty(self.model_dump(mode="json"))
         return pruned
 
     @cached_property
@@ -237,3 +253,16 @@ class Study(Part):
         """All that the de-identifier has to know of this study, on a given day."""
         wants = tuple(requirement.plain(today) for requirement in self.data)
         return Need(self.study.id, wants, self.deidentification)
+
+    def plan(self) -> Plan:
+        """The feature plan: from the columns of the views to a site's table.
+
+        Raises:
+            SettingsError: The document has no features.
+        """
+        if self.features is None:
+            raise SettingsError(
+                "the study has no features", where="[features]", remedy="say what a model is made of"
+            )
+        views = {view.name: view.definition() for view in self.views}
+        return self.features.plain(views, self.deidentification.count_floor)

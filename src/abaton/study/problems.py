@@ -93,10 +93,11 @@ def problems_of(
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
             continue  # the items are there, each with its own problem
-        path: Path = tuple(detail["loc"]) + tuple(detail.get("ctx", {}).get("path", ()))
-        key, line = place(path)
-        what, remedy = _told(detail, model, guide)
-        found.append(Problem(file, key, what, remedy, line))
+        within, context = tuple(detail["loc"]), detail.get("ctx", {})
+        told = [(context.get("path", ()), *_told(detail, model, guide)), *context.get("more", ())]
+        for inner, what, remedy in told:
+            key, line = place(within + tuple(inner))
+            found.append(Problem(file, key, what, remedy, line))
     return sorted(found, key=lambda problem: problem.line or 0)
 
 

@@ -83,6 +83,17 @@ any = [
 path = "effective"
 last = "P2Y"                    # or: on = 2026-01-31, or: start = ..., end = ...
 
+[[data]]
+type = "Condition"
+function = "element"
+elements = ["code", "onset"]
+[[data.codes]]
+path = "code"
+any = [
+  { system = "http://snomed.info/sct", code = "84114007", display = "Heart failure" },
+  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50.9", display = "Heart failure, unspecified" },
+]
+
 # How every record is de-identified, where it lives.
 [deidentification]
 mechanism = "pseudonymise"      # or "anonymise"
@@ -98,6 +109,102 @@ quasi_identifiers = [
   { column = "age", hierarchy = { bins = [5, 10, 20] } },
   { column = "sex" },
 ]
+
+# From records to tables: view definitions as HL7 writes them (SQL on FHIR v2). They may read nothing but what [[data]]
+# lets through. The column "subject" says whose row it is.
+[[views]]
+name = "patients"
+resource = "Patient"
+[[views.select]]
+column = [
+  { name = "subject", path = "getResourceKey()" },
+  { name = "sex", path = "gender" },
+  { name = "born", path = "birthDate" },
+]
+
+[[views]]
+name = "pressures"
+resource = "Observation"
+where = [{ path = "code.coding.where(system = 'http://loinc.org' and code = '8480-6').exists()" }]
+[[views.select]]
+column = [
+  { name = "subject", path = "subject.getReferenceKey(Patient)" },
+  { name = "date", path = "effective.ofType(dateTime)" },
+  { name = "value", path = "value.ofType(Quantity).value" },
+  { name = "unit", path = "value.ofType(Quantity).code" },
+]
+
+[[views]]
+name = "diagnoses"
+resource = "Condition"
+[[views.select]]
+column = [{ name = "subject", path = "subject.getReferenceKey(Patient)" }]
+[[views.select]]
+forEach = "code.coding"
+column = [{ name = "system", path = "system" }, { name = "code", path = "code" }]
+
+# From tables to numbers: one row per subject, the same columns at every site.
+[features]
+subject = "subject"
+cohort = "patients"             # whose rows: the subjects of this view
+
+[[features.inputs]]
+name = "age"
+kind = "age"                    # number, category, age, flag or count
+view = "patients"
+column = "born"
+at = $start                # or leave it out, and add [features.index]
+
+[[features.inputs]]
+name = "sex"
+kind = "category"
+view = "patients"
+column = "sex"
+categories = [{ name = "female", values = ["female"] }, { name = "male", values = ["male"] }]
+
+[[features.inputs]]
+name = "systolic"
+kind = "number"
+view = "pressures"
+column = "value"
+unit = "mm[Hg]"                 # other units are converted; what cannot be is missing ...
+unit_column = "unit"
+wrong_unit = "missing"          # ... or "refuse": then the site is told, and has no table
+join = "latest"                 # latest, earliest, mean, min or max
+when = "date"
+missing = "mean"                # of the federation; or "constant" with fill = ..., or "drop" the subject
+indicator = true                # one more column says that it was missing
+
+[features.label]
+name = "heart_failure"
+kind = "any"                    # any, classes, threshold, value or event (within a window of time)
+view = "diagnoses"
+[features.label.where]
+column = "code"
+system_column = "system"
+codes = [
+  { system = "http://snomed.info/sct", code = "84114007" },
+  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50", match = "startsWith" },
+]
+
+# How the community model is trained and judged.
+[learning]
+task = "classes"                # or "value"
+network = "logistic"            # or "mlp(16)", "mlp(32, 16)"; "linear" for a value
+policy = "AsyncDVW(na)"         # SyncFedAvg, SyncDVW, AsyncFedAvg, FedAsync, AsyncDVW(na) or AsyncDVW(a)
+codec = "error_feedback | stc(sparsity=0.1)"
+rounds = 100
+validation = 0.1                # the share of each site's subjects on which others' models are judged
+
+[learning.training]
+epochs = 2
+batch_size = 32
+learning_rate = 0.05
+
+[learning.evaluation]
+metrics = ["auroc", "auprc", "calibration", "sensitivity"]
+specificity = 0.9               # at which the sensitivity is told
+groups = [{ input = "sex" }, { input = "age", bands = [50, 65] }]
 
 # What a person reads before saying yes. The statements must be there; the words are yours.
 [consent]

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from abaton.study.criteria import Criterion
 from abaton.study.document import Study
+from abaton.study.features import Feature, Features, Filter
+from abaton.study.learning import Learning
 from abaton.study.requirements import CodeRule, DateRule, Requirement
+from abaton.study.tables import ViewTable
 from abaton.study.values import Frequency, Match, Period, Term
 
 
@@ -51,6 +54,10 @@ def _lines(study: Study) -> Iterator[str]:
             ),
         ]
     )
+    if study.features:
+        yield from _features(study.features, study.views)
+    if study.learning:
+        yield from _learning(study.learning)
     yield "\nWhat people are told"
     if study.consent:
         yield from (f"  {line}" for line in study.consent.text.splitlines())
@@ -58,6 +65,59 @@ def _lines(study: Study) -> Iterator[str]:
     else:
         yield "  there is no consent text yet"
     yield f"\nhash {study.hash}"
+
+
+def _features(features: Features, views: tuple[ViewTable, ...]) -> Iterator[str]:
+    yield "\nWhat the model is made of (one row per subject)"
+    yield from (f"  {view.name:<16}{view.resource}: {', '.join(view.columns)}" for view in views)
+    for i, each in enumerate(features.inputs, 1):
+        yield f"  {i}. {each.name}: {_input(each)}"
+    label = features.label
+    bounds = [f"above {label.above:g}" if label.above is not None else "", _unit(label.unit)]
+    bounds += [f"within {label.window}" if label.window else "", _where(label.where)]
+    names = " or ".join(bucket.name for bucket in label.classes)
+    words = [label.kind.value, names, f"of {label.view}", *bounds]
+    yield f"  label {label.name}: {' '.join(word for word in words if word)}"
+
+
+def _input(each: Feature) -> str:
+    words = [each.kind.value, _unit(each.unit), "/".join(bucket.name for bucket in each.categories)]
+    words += [f"from {each.view}.{each.column or '*'}", _where(each.where), each.join or ""]
+    words += [f"at {each.at}" if each.at else "", f"in bands of {each.band:g}" if each.band else ""]
+    fill = f" {each.fill}" if each.fill is not None else ""
+    words += [f"(missing: {each.missing.value}{fill}{' and indicator' if each.indicator else ''})"]
+    return " ".join(word for word in words if word)
+
+
+def _unit(unit: str | None) -> str:
+    return f"in {unit}" if unit else ""
+
+
+def _where(where: Filter | None) -> str:
+    if where is None:
+        return ""
+    values = " or ".join(where.values)
+    return f"where {where.column} is {' or '.join(part for part in (_terms(where.codes), values) if part)}"
+
+
+def _learning(learning: Learning) -> Iterator[str]:
+    limit = f"{learning.rounds} rounds" + (f", {learning.seconds:g} s" if learning.seconds else "")
+    training = learning.training
+    yield "\nHow it is trained and judged"
+    yield from _pairs(
+        [
+            ("network", f"{learning.network}, for {learning.task}"),
+            ("policy", f"{learning.policy.name}, {limit}"),
+            ("codec", learning.codec),
+            (
+                "training",
+                f"{training.epochs} epochs of {training.batch_size} at {training.learning_rate:g}, {training.solver}",
+            ),
+            ("validation", f"{learning.validation:g} of each site, {learning.evaluation.test:g} to test"),
+            ("measures", ", ".join(learning.metrics)),
+            ("groups", ", ".join(group.input for group in learning.evaluation.groups) or "none"),
+        ]
+    )
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> Iterator[str]:

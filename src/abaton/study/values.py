@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import re
+from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from abaton.records.need import Code
+from abaton.study.lines import Path
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SPAN = re.compile(r"P(?:(\d{1,5})([YMWD])|T(\d{1,5})(H))")
@@ -21,6 +23,21 @@ _PARTIAL = re.compile(r"(\d{4})(?:-(\d{2}))?")
 def fault(what: str, remedy: str) -> PydanticCustomError:
     """An error about a value that says what is wrong and what to do."""
     return PydanticCustomError("study", "{what}", {"what": what, "remedy": remedy})
+
+
+def faults(found: Sequence[tuple[Path, str, str]]) -> PydanticCustomError:
+    """Several errors at once, each with its place within the part that is checked."""
+    first, *rest = found
+    context = {"path": first[0], "what": first[1], "remedy": first[2], "more": rest}
+    return PydanticCustomError("study", "{what}", context)
+
+
+def without_empty(value: Any) -> Any:
+    """Plain tables and lists without what is absent or empty."""
+    if isinstance(value, dict):
+        kept = {key: without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
+    return [without_empty(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _plain_text(text: str) -> str:
@@ -187,3 +204,16 @@ def before(moment: date, span: str) -> date:
         return date(year, month + 1, min(moment.day, calendar.monthrange(year, month + 1)[1]))
     days = {"W": 7 * number, "D": number, "H": -(-number // 24)}[unit]
     return date.fromordinal(max(1, moment.toordinal() - days))
+
+
+def days(span: str) -> int:
+    """How many days a span of time has; a year has 365.25 days, a month a twelfth of it, hours are rounded up.
+
+    >>> days("P1Y"), days("P6M"), days("P2W")
+    (365, 183, 14)
+    """
+    match = _SPAN.fullmatch(span)
+    assert match is not None
+    number, unit = int(match[1] or match[3]), match[2] or match[4]
+    sizes = {"Y": 365.25, "M": 365.25 / 12, "W": 7.0, "D": 1.0}
+    return -(-number // 24) if unit == "H" else round(number * sizes[unit])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.vectors.hadamard import GROUP, Floats
+from abaton.vectors.hadamard import GROUP, Floats, aligned
 from abaton.vectors.jit import kernel
 from abaton.vectors.lanes import (
     FLOATS,
@@ -34,7 +34,9 @@ from abaton.vectors.lanes import (
     ir,
     load,
     permute,
+    permute_two,
     pointer,
+    pushed,
     random_bits,
     splat,
     store,
@@ -49,6 +51,7 @@ Masks = NDArray[np.uint64]
 
 VECTORS = GROUP // WIDTH
 BYTE = ir.IntType(8)
+SPAN, CELLS = 3.1, 32  # cells divide (-SPAN, SPAN); the first and the last reach further
 FIELDS = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,)}
 
 
@@ -69,8 +72,29 @@ def interval_rows(low: NDArray[np.float64], width: NDArray[np.float64]) -> Float
     for part, half in enumerate(halves):
         table[:, part, 0, : ends - half + 1] = low[:, half - 1 :]
         table[:, part, 1, : ends - half + 1] = width[:, half - 1 :]
-    space = np.empty(table.size + WIDTH, dtype=np.float32)
-    result = space[-(space.ctypes.data // 4) % WIDTH :][: table.size]
+    result = aligned(table.size)
+    result[:] = table.ravel()
+    return result
+
+
+def cell_rows(low: NDArray[np.float64], width: NDArray[np.float64]) -> Floats | None:
+    """A table for ``write`` that needs one comparison: for each of 32 equal cells, the only message to try.
+
+    A row has the messages of the cells, then the ends as in ``interval_rows``. None if a cell meets two intervals.
+    """
+    count, ends = low.shape
+    first, last = low + width, low + 2 * width
+    sides = np.linspace(-SPAN, SPAN, CELLS + 1)
+    sides[0], sides[-1], slack = -np.inf, np.inf, 1e-5  # rounding may put a number into the next cell
+    tried = (last[:, None] <= sides[None, :-1, None] - slack).sum(
+        axis=2
+    )  # intervals that lie below each cell
+    if (tried + 1 < (first[:, None] < sides[None, 1:, None] + slack).sum(axis=2)).any():
+        return None
+    table = np.zeros((count, 4, WIDTH), dtype=np.float32)
+    table[:, :2] = tried.astype(np.int32).view(np.float32).reshape(count, 2, WIDTH)
+    table[:, 2], table[:, 2, :ends], table[:, 3, :ends] = np.inf, low, width
+    result = aligned(table.size)
     result[:] = table.ravel()
     return result
 
@@ -100,14 +124,29 @@ def chosen(context: Any, build: Any, row: Any, index: Any, bits: int) -> Any:
     return choices[0]
 
 
-def parts_of(bits: int) -> int:
-    """How many parts a row of intervals has."""
-    return bits if bits > 2 else 1
+def parts_of(bits: int, cells: int) -> int:
+    """How many pairs of vectors a row of intervals has."""
+    return 2 if cells else bits if bits > 2 else 1
 
 
-def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, bits: int) -> Any:
+def tried_in(build: Any, values: Any, row: Any) -> Any:
+    """The message to try for each number: that of its cell."""
+    place = fused(build, values, constant(FLOATS, CELLS / (2 * SPAN)), constant(FLOATS, CELLS / 2))
+    for relation, limit in (("<", CELLS - 0.5), (">", 0.0)):
+        within = build.fcmp_ordered(relation, place, constant(FLOATS, limit))
+        place = build.select(within, place, constant(FLOATS, limit))
+    cell, table = build.fptosi(place, INTS), [load(build, row, FLOATS, WIDTH * i) for i in (0, 1)]
+    return build.bitcast(permute_two(build, table, cell), INTS)
+
+
+def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, bits: int, cells: int) -> Any:
     """How many messages lie below each number: those with z > low + u·width."""
     message = constant(INTS, 0)
+    if has_permute(context) and cells:
+        message = tried_in(build, values, row)
+        low, width = (permute(build, load(build, row, FLOATS, WIDTH * i), message) for i in (2, 3))
+        above = build.fcmp_ordered(">", values, fused(build, uniform, width, low))
+        return build.select(above, build.add(message, constant(INTS, 1)), message)
     if has_permute(context) and bits > 2:
         for part in range(bits):
             half, at = 1 << (bits - 1 - part), 2 * WIDTH * part
@@ -116,7 +155,7 @@ def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, bi
             above = build.fcmp_ordered(">", values, fused(build, uniform, width, low))
             message = build.select(above, build.add(message, constant(INTS, half)), message)
         return message
-    plain = 2 * WIDTH * (parts_of(bits) - 1)
+    plain = 2 * WIDTH * (parts_of(bits, cells) - 1)
     for x in range((1 << bits) - 1):
         places = (whole(plain + x), whole(plain + WIDTH + x))
         low, width = (splat(build, build.load(build.gep(row, [place])), FLOATS) for place in places)
@@ -128,7 +167,7 @@ def message_of(context: Any, build: Any, values: Any, uniform: Any, row: Any, bi
 @intrinsic
 def _write(
     _: Any, z: Any, at: Any, words: Any, to: Any, masks: Any, group: Any, table: Any, count: Any, edge: Any,
-    scale: Any, bits: Any, keys: Any,
+    scale: Any, bits: Any, cells: Any, keys: Any,
 ) -> Any:  # fmt: skip
     """Quantise one group: messages to ``words``, the truth of |z| > edge to ``masks``."""
     fields = FIELDS[bits.literal_value]
@@ -141,8 +180,9 @@ def _write(
         factor = splat(build, args[9], FLOATS)
         source, target, table_start = place(0, args[1]), place(2, args[3]), place(6, whole(0))
         beyond = build.bitcast(place(4, build.lshr(args[1], whole(6))), ir.IntType(WIDTH).as_pointer())
-        shared, other, *private = tools.unpack_tuple(build, args[11], 4)
-        row = rows(build, args[5], (shared, other), args[7], 2 * WIDTH * parts_of(bits.literal_value))
+        shared, other, *private = tools.unpack_tuple(build, args[12], 4)
+        pairs = parts_of(bits.literal_value, cells.literal_value)
+        row = rows(build, args[5], (shared, other), args[7], 2 * WIDTH * pairs)
         spaces = [tools.alloca_once(build, INTS) for _ in fields]
         for space in spaces:
             build.store(constant(INTS, 0), space)
@@ -155,14 +195,12 @@ def _write(
                     s = build.add(build.mul(pair, whole(2)), whole(odd))
                     values = build.fmul(load(build, source, FLOATS, build.mul(s, whole(WIDTH))), factor)
                     here = build.gep(table_start, [row(s)])
-                    message = message_of(context, build, values, uniform, here, bits.literal_value)
+                    message = message_of(
+                        context, build, values, uniform, here, bits.literal_value, cells.literal_value
+                    )
                     for field, space, skip in zip(fields, spaces, (0, 2), strict=False):
                         low = build.lshr(message, constant(INTS, skip)) if skip else message
-                        if (field, skip) == (2, 0):
-                            low = build.and_(low, constant(INTS, 3))
-                        by = build.mul(build.trunc(s, INT), ir.Constant(INT, field))
-                        by = splat(build, build.and_(by, ir.Constant(INT, 31)), INTS)
-                        build.store(build.or_(build.load(space), build.shl(low, by)), space)
+                        build.store(pushed(build, low, build.load(space), field), space)
                     size = build.and_(build.bitcast(values, INTS), constant(INTS, 0x7FFFFFFF))
                     outside = build.fcmp_ordered(">", build.bitcast(size, FLOATS), limit)
                     build.store(truth_bits(build, outside), build.gep(beyond, [s]))
@@ -173,7 +211,7 @@ def _write(
         return context.get_dummy_value()
 
     long, four = types.int64, types.UniTuple(types.uint64, 4)
-    kinds = (z, long, words, long, masks, long, table, long, types.float32, types.float32, bits, four)
+    kinds = (z, long, words, long, masks, long, table, long, types.float32, types.float32, bits, cells, four)
     return types.void(*kinds), generate
 
 
@@ -216,23 +254,30 @@ def _read(
 @kernel
 def write(
     z: Floats, size: int, words: Words, to: int, masks: Masks, group: int, table: Floats, count: int,
-    edge: Any, scale: Any, bits: int, keys: Any,
+    edge: Any, scale: Any, bits: int, cells: int, keys: Any,
 ) -> None:  # fmt: skip
     """Quantise the first ``size`` numbers of ``z`` (a multiple of 512) into ``words`` from ``to`` on.
 
-    ``table`` holds ``count`` rows as ``interval_rows`` makes them. ``group`` counts groups so far, for the random
-    streams; bit i of ``masks`` tells whether number i lies beyond ``edge``. Numbers are multiplied by ``scale`` first.
+    ``table`` holds ``count`` rows as ``interval_rows`` makes them, or as ``cell_rows`` does if ``cells`` is 1.
+    ``group`` counts groups so far, for the random streams; bit i of ``masks`` tells whether number i lies beyond
+    ``edge``. Numbers are multiplied by ``scale`` first.
     """
     for i in range(size // GROUP):
         at, out = i * GROUP, to + i * WIDTH * bits
         if bits == 1:
-            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 1, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 1, 0, keys)
+        elif bits == 2 and cells:
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 2, 1, keys)
         elif bits == 2:
-            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 2, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 2, 0, keys)
+        elif bits == 3 and cells:
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 3, 1, keys)
         elif bits == 3:
-            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 3, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 3, 0, keys)
+        elif cells:
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 4, 1, keys)
         else:
-            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 4, keys)
+            _write(z, at, words, out, masks, group + i, table, count, edge, scale, 4, 0, keys)
 
 
 @kernel

@@ -123,8 +123,8 @@ def _decide(
     bit = _narrow(state, buffer, p, bit)
     goal = bit << 16
     error = goal - p
-    trust[first, regime] += (s * error + 32768) >> 16
-    trust[first + 1, regime] += (t * error + 32768) >> 16
+    trust[first, regime] += (s * error + 16384) >> 15
+    trust[first + 1, regime] += (t * error + 16384) >> 15
     n, m = seen[first, context], seen[first + 1, near]
     chance[first, context] = min(max(one + (((goal - one) * RATES[n]) >> 16), 16), 65520)
     chance[first + 1, near] = min(max(two + (((goal - two) * RATES[m]) >> 16), 16), 65520)
@@ -246,7 +246,7 @@ def code_matrix(
             if 1 < group <= j:
                 near = near + 16 * here[j - group]
             rate = logs[2 * in_column[a] + 1]
-            expected = min(max(((logs[2 * found + 1] + rate - logs[a + 1] + level) >> 3) + 1, 0), 31)
+            expected = min(max(((logs[2 * found + 1] + rate - logs[a + 1] + level) >> 2) + 2, 0), 63)
             density = min(max((rate - logs[rows_done + 1] + 64) >> 3, 0), 15)
             bit = 1 if not reads and entry < count and places[entry] == place else 0
             bit = _decide(
@@ -256,7 +256,7 @@ def code_matrix(
                 CELL,
                 (near * 2 + up) * 16 + density,
                 expected * 4 + left * 2 + up,
-                min(expected, 15),
+                min(expected >> 1, 15),
                 bit,
             )
             sign = 0

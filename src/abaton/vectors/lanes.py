@@ -115,14 +115,27 @@ def fused(build: Any, one: Any, other: Any, summand: Any) -> Any:
     return build.call(call, [one, other, summand])
 
 
+def pushed(build: Any, value: Any, word: Any, count: int) -> Any:
+    """Push the lowest ``count`` bits of a value into a word from above: the first pushed come to lie lowest."""
+    kind = ir.FunctionType(INTS, [INTS] * 3)
+    call = tools.get_or_insert_function(build.module, kind, f"llvm.fshr.v{WIDTH}i32")
+    return build.call(call, [value, word, constant(INTS, count)])
+
+
 def truth_bits(build: Any, truths: Any) -> Any:
     """Sixteen truths as the bits of one 16-bit number, lane 0 lowest."""
     return build.bitcast(truths, ir.IntType(WIDTH))
 
 
+def has(context: Any, *features: str) -> bool:
+    """Whether the processor that code is made for has some features."""
+    known = context.codegen()._get_host_cpu_features().split(",")
+    return all(f"+{feature}" in known for feature in features)
+
+
 def has_permute(context: Any) -> bool:
     """Whether the processor can look up 16 lanes in a table of 16 with one instruction (AVX-512)."""
-    return "+avx512f" in context.codegen()._get_host_cpu_features()
+    return has(context, "avx512f")
 
 
 def permute(build: Any, table: Any, index: Any) -> Any:
@@ -130,3 +143,10 @@ def permute(build: Any, table: Any, index: Any) -> Any:
     kind = ir.FunctionType(FLOATS, [FLOATS, INTS])
     call = tools.get_or_insert_function(build.module, kind, "llvm.x86.avx512.permvar.sf.512")
     return build.call(call, [table, index])
+
+
+def permute_two(build: Any, tables: Sequence[Any], index: Any) -> Any:
+    """The same in two tables of 16, one after the other."""
+    kind = ir.FunctionType(FLOATS, [FLOATS, INTS, FLOATS])
+    call = tools.get_or_insert_function(build.module, kind, "llvm.x86.avx512.vpermi2var.ps.512")
+    return build.call(call, [tables[0], index, tables[1]])

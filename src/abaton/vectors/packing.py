@@ -20,7 +20,7 @@ POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 
 @inlined
-def _put(buffer: Bytes, at: Any, value: Any, width: int) -> None:
+def put(buffer: Bytes, at: Any, value: Any, width: int) -> None:
     """Set ``width`` bits from bit ``at`` on; they must be zero before."""
     while width > 0:
         room = min(8 - (at & 7), width)
@@ -31,7 +31,7 @@ def _put(buffer: Bytes, at: Any, value: Any, width: int) -> None:
 
 
 @inlined
-def _get(buffer: Bytes, at: int, width: int) -> Any:
+def get(buffer: Bytes, at: int, width: int) -> Any:
     """The ``width`` bits from bit ``at`` on."""
     value: Any = 0
     got = 0
@@ -59,7 +59,7 @@ def write_places(places: Places, negative: Signs, width: int) -> Bytes:
     """Each place with ``width`` bits and a bit for its sign."""
     buffer = np.zeros((places.size * (width + 1) + 7) // 8, np.uint8)
     for i in range(places.size):
-        _put(buffer, i * (width + 1), np.int64(places[i]) | (np.int64(negative[i]) << width), width + 1)
+        put(buffer, i * (width + 1), np.int64(places[i]) | (np.int64(negative[i]) << width), width + 1)
     return buffer
 
 
@@ -70,11 +70,11 @@ def read_places(buffer: Bytes, width: int, total: int, places: Places, negative:
         return -1
     before = -1
     for i in range(places.size):
-        place = _get(buffer, i * (width + 1), width)
+        place = get(buffer, i * (width + 1), width)
         if place <= before or place >= total:
             return -1
         places[i] = before = place
-        negative[i] = _get(buffer, i * (width + 1) + width, 1) == 1
+        negative[i] = get(buffer, i * (width + 1) + width, 1) == 1
     return 0 if _clean(buffer, places.size * (width + 1)) else -1
 
 
@@ -84,10 +84,10 @@ def write_kernels(ids: Places, width: int, size: int, told: Places, negative: Si
     step = width + 2 * size
     buffer = np.zeros((ids.size * step + 7) // 8, np.uint8)
     for i in range(ids.size):
-        _put(buffer, i * step, np.int64(ids[i]), width)
+        put(buffer, i * step, np.int64(ids[i]), width)
     for e in range(told.size):
         at = np.int64(told[e])
-        _put(buffer, (at // size) * step + width + 2 * (at % size), 1 + np.int64(negative[e]), 2)
+        put(buffer, (at // size) * step + width + 2 * (at % size), 1 + np.int64(negative[e]), 2)
     return buffer
 
 
@@ -100,12 +100,12 @@ def read_kernels(
     if buffer.size != (ids.size * step + 7) // 8:
         return -1
     for i in range(ids.size):
-        number = _get(buffer, i * step, width)
+        number = get(buffer, i * step, width)
         if number <= before or number >= total:
             return -1
         ids[i] = before = number
         for j in range(size):
-            digit = _get(buffer, i * step + width + 2 * j, 2)
+            digit = get(buffer, i * step + width + 2 * j, 2)
             if digit == 3 or (digit > 0 and count == told.size):
                 return -1
             if digit > 0:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.vectors.jit import kernel
+from abaton.vectors.packing import get, put
 
 Places = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -15,9 +16,7 @@ Bytes = NDArray[np.uint8]
 def write(places: Places, width: int, low: Bytes, high: Bytes) -> None:
     """Set the bits of ascending places in two strings of zeros; bits fill bytes from the lowest on."""
     for i in range(places.size):
-        for j in range(width):
-            bit = i * width + j
-            low[bit >> 3] |= np.uint8(((places[i] >> j) & 1) << (bit & 7))
+        put(low, i * width, places[i] & ((1 << width) - 1), width)
         step = (places[i] >> width) + i
         high[step >> 3] |= np.uint8(1 << (step & 7))
 
@@ -35,11 +34,7 @@ def read(low: Bytes, high: Bytes, width: int, end: int, places: Places) -> bool:
             if byte & 1:
                 if found == count:
                     return False
-                place = np.int64(0)
-                for j in range(width):
-                    bit = found * width + j
-                    place |= np.int64(low[bit >> 3] >> (bit & 7) & 1) << j
-                place |= np.int64(at - found) << width
+                place = get(low, found * width, width) | np.int64(at - found) << width
                 if place <= last or place >= end:
                     return False
                 places[found] = last = place

@@ -59,7 +59,7 @@ def _codeword(
 
 @kernel
 def encode(
-    x: Floats, blocks: Wholes, intervals: Floats, codewords: Floats, count: int, edge: Any, bits: int,
+    x: Floats, blocks: Wholes, intervals: Floats, cells: int, codewords: Floats, count: int, edge: Any, bits: int,
     keys: Any, z: Floats, masks: Masks, norms: Doubles, words: Words, places: Wholes, excess: Floats,
 ) -> tuple[int, int]:  # fmt: skip
     """Rotate and quantise all blocks; the answer is how many words and how many outliers were written.
@@ -86,6 +86,7 @@ def encode(
             edge,
             scale,
             bits,
+            cells,
             (keys[2], keys[3], keys[4], keys[5]),
         )
         for i in range(size // 64):
@@ -113,10 +114,13 @@ def halves(values: Floats, places: Wholes, keys: Any) -> None:
 @kernel
 def accumulate(
     words: Words, blocks: Wholes, factors: Doubles, codewords: Floats, count: int, bits: int, keys: Any,
-    scaled: Floats, total: Floats,
+    scaled: Floats, places: Wholes, excess: Floats, total: Floats,
 ) -> None:  # fmt: skip
-    """Total += factor · codeword for all blocks whose factor is not zero; ``scaled`` is space for a table."""
-    used = 0
+    """Total += factor · (codeword + excess of outliers) for all blocks whose factor is not zero.
+
+    ``scaled`` is space for a table.
+    """
+    used = found = 0
     for b in range(len(blocks)):
         if factors[b] == 0.0:
             continue
@@ -125,4 +129,8 @@ def accumulate(
         for i in range(codewords.size):
             scaled[i] = factor * codewords[i]
         add(words, used, total, place, size, place // GROUP, scaled, count, bits, keys)
+        while found < places.size and places[found] < place + size:
+            if places[found] >= place:  # none lies in a block that was not sent, unless a payload is forged
+                total[places[found]] += factor * excess[found]
+            found += 1
         used += size // GROUP * WIDTH * bits

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.vectors.jit import kernel
+from abaton.vectors.jit import inlined, kernel
+from abaton.vectors.lanes import LONG, intrinsic, pointer, types
 from abaton.vectors.select import lowest
 
 Places = NDArray[np.uint32]
@@ -39,6 +40,25 @@ def longest(count: int, total: int, width: int) -> int:
     return (count * (width + 2) + (total >> width)) // 8 + 16
 
 
+@intrinsic
+def _put_word(_: Any, buffer: Any, place: Any, word: Any) -> Any:
+    """Write the eight bytes of a word, lowest first."""
+
+    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
+        address = pointer(context, build, signature.args[0], args[0], args[1])
+        build.store(args[2], build.bitcast(address, LONG.as_pointer())).align = 1
+        return context.get_dummy_value()
+
+    return types.void(buffer, types.int64, types.uint64), generate
+
+
+@inlined
+def _flush(buffer: Bytes, place: int, word: Any, used: int) -> Any:
+    """Move whole bytes to the buffer; always eight are written, because a branch would be mispredicted."""
+    _put_word(buffer, place, word)
+    return place + (used >> 3), word >> np.uint64(used & ~7), used & 7
+
+
 @kernel
 def write(places: Places, negative: NDArray[np.bool_], width: int, signed: int, buffer: Bytes) -> int:
     """Write sorted places, with signs if ``signed`` is 1; returns the bytes used.
@@ -54,11 +74,7 @@ def write(places: Places, negative: NDArray[np.bool_], width: int, signed: int, 
         while upper > 20:  # an unusually long gap: its zeros go out sixteen at a time
             used += 16
             upper -= 16
-            while used >= 8:
-                buffer[place] = word & np.uint64(255)
-                word >>= np.uint64(8)
-                used -= 8
-                place += 1
+            place, word, used = _flush(buffer, place, word, used)
         code = _ONE | ((np.uint64(gap) & lower) << _ONE)
         bits = 1 + width
         if signed:
@@ -66,11 +82,7 @@ def write(places: Places, negative: NDArray[np.bool_], width: int, signed: int, 
             bits += 1
         word |= code << np.uint64(used + upper)
         used += upper + bits
-        while used >= 8:
-            buffer[place] = word & np.uint64(255)
-            word >>= np.uint64(8)
-            used -= 8
-            place += 1
+        place, word, used = _flush(buffer, place, word, used)
     if used > 0:
         buffer[place] = word
         place += 1

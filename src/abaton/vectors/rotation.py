@@ -13,7 +13,6 @@ import numpy as np
 
 from abaton.vectors.hadamard import Floats, rotate, sign, transform
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import WIDTH
 
 Key = tuple[np.uint64, np.uint64]
 
@@ -33,13 +32,6 @@ def keyed(seed: int) -> Key:
     state = (seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & mask
     state = ((state ^ (state >> 32)) * 0xD6E8FEB86659FD93) & mask
     return np.uint64(seed & mask), np.uint64(state ^ (state >> 32))
-
-
-def aligned(size: int) -> Floats:
-    """An empty float32 array that starts at a cache line, as wide vector instructions like it."""
-    space = np.empty(size + WIDTH, dtype=np.float32)
-    start = -(space.ctypes.data // 4) % WIDTH
-    return space[start : start + size]
 
 
 @inlined

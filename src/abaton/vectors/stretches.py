@@ -22,14 +22,11 @@ def inside(places: Places, values: Places, stretches: Stretches) -> tuple[Places
 
     Values come as the bits of their float32.
     """
+    if stretches.shape[0] == 1:  # the usual case, without a branch for each place
+        first, last = np.searchsorted(places, stretches[0, 0]), np.searchsorted(places, stretches[0, 1])
+        signs = values[first:last] >> np.uint32(31) != 0
+        return places[first:last] - np.uint32(stretches[0, 0]), signs
     told, negative = np.empty(places.size, np.uint32), np.empty(places.size, np.bool_)
-    if stretches.shape[0] == 1 and places.size > 0:
-        first, last = stretches[0, 0], stretches[0, 1]
-        if places[0] >= first and places[-1] < last:  # the usual case, without a branch for each place
-            for i in range(places.size):
-                told[i] = places[i] - np.uint32(first)
-                negative[i] = values[i] >> np.uint32(31) != 0
-            return told, negative
     count, s = 0, -1
     before, start, stop = np.int64(0), np.int64(0), np.int64(0)
     for i in range(places.size):
@@ -39,6 +36,8 @@ def inside(places: Places, values: Places, stretches: Stretches) -> tuple[Places
             s += 1
             if s < stretches.shape[0]:
                 start, stop = stretches[s, 0], stretches[s, 1]
+        if s == stretches.shape[0]:
+            break
         if start <= place < stop:
             told[count] = before + place - start
             negative[count] = values[i] >> np.uint32(31) != 0
@@ -71,11 +70,26 @@ def add_entries(
 
 
 @kernel
+def runs(ids: Places, size: int, where: Stretches) -> Stretches:
+    """The stretches of some runs of ``size`` numbers, which are numbered through the stretches ``where``."""
+    found = np.empty((ids.size, 2), np.int64)
+    s, before = 0, np.int64(0)
+    for i in range(ids.size):
+        place = np.int64(ids[i]) * size
+        while s + 1 < where.shape[0] and place - before >= where[s, 1] - where[s, 0]:
+            before += where[s, 1] - where[s, 0]
+            s += 1
+        found[i, 0] = where[s, 0] + place - before
+        found[i, 1] = found[i, 0] + size
+    return found
+
+
+@kernel
 def magnitudes(vector: NDArray[np.float32], size: int) -> NDArray[np.float32]:
     """The sum of magnitudes of each run of ``size`` numbers, eight runs side by side."""
     sums = np.zeros((vector.size // size + 7) // 8 * 8, np.float32)
-    runs = vector.size // size
-    for i in range(0, runs - 7, 8):
+    whole = vector.size // size
+    for i in range(0, whole - 7, 8):
         a = b = c = d = e = f = g = h = np.float32(0)
         o = i * size
         for j in range(o, o + size):
@@ -89,7 +103,7 @@ def magnitudes(vector: NDArray[np.float32], size: int) -> NDArray[np.float32]:
             h += abs(vector[j + 7 * size])
         sums[i], sums[i + 1], sums[i + 2], sums[i + 3] = a, b, c, d
         sums[i + 4], sums[i + 5], sums[i + 6], sums[i + 7] = e, f, g, h
-    for i in range(runs - runs % 8, runs):
+    for i in range(whole - whole % 8, whole):
         for j in range(i * size, (i + 1) * size):
             sums[i] += abs(vector[j])
-    return sums[:runs]
+    return sums[:whole]

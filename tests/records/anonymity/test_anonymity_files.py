@@ -10,7 +10,7 @@ from abaton.records.anonymity import (
     TableHierarchy,
     examine,
 )
-from abaton.records.anonymity.files import replacing, scan, write
+from abaton.records.anonymity.files import scan, write
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((10.0,))),
@@ -101,17 +101,3 @@ def test_what_cannot_be_used_is_refused_without_a_value(tmp_path, name, content,
     with pytest.raises(SettingsError, match=complaint) as caught:
         run()
     assert "secret" not in str(caught.value)
-
-
-def test_a_failed_write_leaves_no_trace(tmp_path):
-    (tmp_path / "out.csv").write_text("before")
-
-    def fail():
-        with replacing(tmp_path / "out.csv") as partial:
-            partial.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
-    assert (tmp_path / "out.csv").read_text() == "before"

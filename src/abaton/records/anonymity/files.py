@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
 
 from abaton.errors import AbatonError, SettingsError
+from abaton.files import replacing
 from abaton.records.anonymity.encoding import as_text, check_columns, collect, leaf_codes
 from abaton.records.anonymity.releases import Release
 from abaton.records.anonymity.settings import AnonymitySettings
@@ -81,16 +78,19 @@ def write(
         The columns of the table that were left out.
     """
     released = recoded_frame(frame, table, shown, settings)
-    with replacing(path) as partial:
-        try:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as begun:
             if _kind(path) in (".csv", ".tsv"):
-                released.sink_csv(partial, separator="\t" if _kind(path) == ".tsv" else separator)
+                released.sink_csv(begun, separator="\t" if _kind(path) == ".tsv" else separator)
             elif _kind(path) == ".parquet":
-                released.sink_parquet(partial)
+                released.sink_parquet(begun)
             else:
-                released.sink_ndjson(partial)
-        except (pl.exceptions.PolarsError, OSError):
-            raise AbatonError("the released table cannot be written", where=str(path)) from None
+                released.sink_ndjson(begun)
+    except (pl.exceptions.PolarsError, OSError):
+        raise AbatonError(
+            "the released table cannot be written", where=str(path), remedy="check the folder and its space"
+        ) from None
     return [name for name in frame.collect_schema().names() if name not in settings.columns]
 
 
@@ -126,22 +126,6 @@ def recoded_frame(
     shape = {name: i for i, name in enumerate(schema.names())}
     chosen = [*zip(columns, renamed, strict=True), *((name, pl.col(name)) for name in others)]
     return joined.select([column for _, column in sorted(chosen, key=lambda pair: shape[pair[0]])])
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file to write beside a path, which it replaces when all went well; otherwise no trace is left."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise AbatonError("the file cannot be written", where=str(path), remedy="check the folder") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _kind(path: Path) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
 from abaton.errors import AbatonError, SettingsError
+from abaton.files import replacing
 from abaton.records.views.definition import Column, View
 
 if TYPE_CHECKING:
@@ -42,24 +43,25 @@ def write(view: View, resources: Resources, path: Path) -> int:
         raise SettingsError(
             "the form is not clear", where=str(path), remedy=f"end the name in {', '.join(FORMS)}"
         )
-    begun = path.with_name(f".{path.name}.{os.getpid()}.part")
-    lines = path.with_name(f".{path.name}.{os.getpid()}.lines")
     try:
-        rows = _typed_rows(view, resources)
-        plain = lines if path.suffix == ".parquet" else begun
-        with plain.open("w", encoding="utf-8", newline="") as stream:
-            written = (_csv if path.suffix == ".csv" else _ndjson)(view, rows, stream)
-        if path.suffix == ".parquet":
-            _to_parquet(view, lines, begun)
-        begun.replace(path)
+        with replacing(path) as begun:
+            return _write(view, _typed_rows(view, resources), begun, path.suffix)
     except OSError as error:
         raise SettingsError(
             "the table cannot be written", where=str(path), remedy=error.strerror or ""
         ) from None
-    finally:
-        begun.unlink(missing_ok=True)
-        lines.unlink(missing_ok=True)
-    return written
+
+
+def _write(view: View, rows: Iterator[tuple[Any, ...]], path: Path, form: str) -> int:
+    if form == ".parquet":
+        # Polars reads the lines again in pieces: rows handed over one by one would all be in memory.
+        with TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+            lines = Path(folder, "lines")
+            written = _write(view, rows, lines, ".ndjson")
+            _to_parquet(view, lines, path)
+            return written
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        return (_csv if form == ".csv" else _ndjson)(view, rows, stream)
 
 
 def _csv(view: View, rows: Iterator[tuple[Any, ...]], stream: IO[str]) -> int:

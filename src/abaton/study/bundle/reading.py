@@ -121,7 +121,7 @@ def _details(node: Node) -> dict[str, Any]:
     found = node.extension(urls.DETAILS)
     if found is None:
         return {}
-    for key in ("deidentification", "privacy", "consent"):
+    for key in ("deidentification", "privacy", "views", "features", "learning", "consent"):
         node.report.origins[(key,)] = f"{found.path}.{key}"
     try:
         details = from_extension(found.value)

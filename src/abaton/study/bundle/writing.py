@@ -105,7 +105,7 @@ def _details(study: Study) -> dict[str, Any]:
     made |= {
         "deidentification": protection,
         "privacy": content.get("privacy"),
-        "consent": content.get("consent"),
+        **{key: content.get(key) for key in ("views", "features", "learning", "consent")},
     }
     return without_none(made)
 

@@ -1,0 +1,50 @@
+"""Files that appear whole or not at all: every room that writes one writes it so."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_BEGUN, _END = ".abaton-", ".begun"
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterator[Path]:
+    """A file to write beside a path, which takes that place when all went well; otherwise no trace is left.
+
+    Args:
+        path: The file that appears, or is replaced, at the end.
+        mode: Who may read it; the process's own mask is taken off.
+        sync: Whether to wait until the content is on disk, so that not even a power cut leaves half of it.
+
+    Raises:
+        OSError: The file cannot be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder, "answer")) as begun:
+    ...         _ = begun.write_text("42")
+    ...         early = Path(folder, "answer").exists()
+    ...     early, Path(folder, "answer").read_text()
+    (False, '42')
+    """
+    # Not made from the path's own name: that may be as long as the file system allows, or a person's.
+    begun = path.with_name(f"{_BEGUN}{secrets.token_hex(8)}{_END}")
+    try:
+        os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        yield begun
+        if sync:
+            with begun.open("rb") as file:
+                os.fsync(file.fileno())
+        begun.replace(path)
+    finally:
+        begun.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed had begun in a folder; nobody else may be writing there."""
+    for begun in folder.glob(f"{_BEGUN}*{_END}"):
+        begun.unlink(missing_ok=True)

@@ -1,0 +1,79 @@
+"""What is learned: the label of every subject, or the reason why a subject has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from abaton.records.features import cells, joins
+from abaton.records.features.cells import Counts
+from abaton.records.features.findings import Reason
+from abaton.records.features.inputs import Gathered, Index
+from abaton.records.features.moments import Moment, plus, within
+from abaton.records.features.plan import Join, Label, Outcome, Source
+from abaton.records.features.rows import Cells
+
+Labelled = float | Reason
+"""A class or a value, or why there is none."""
+
+
+def labels(
+    label: Label, rows: Gathered, subjects: Sequence[str], index: Mapping[str, Index], counts: Counts
+) -> list[Labelled]:
+    """The label of every subject, in their order."""
+    return [_label(label, rows, subject, index.get(subject), counts) for subject in subjects]
+
+
+def _label(label: Label, rows: Gathered, subject: str, index: Index | None, counts: Counts) -> Labelled:
+    source = label.source
+    mine = cells.chosen(_of(rows, source, subject), source, None, counts)
+    match label.kind:
+        case Outcome.ANY:
+            return float(any(True for _ in mine))
+        case Outcome.CLASSES:
+            places = joins.category(cells.categories(mine, source, label.classes, counts), source.join)
+            place = min(places) if places else len(label.classes)
+            return float(place) if place < len(label.classes) else Reason.NO_LABEL
+        case Outcome.THRESHOLD | Outcome.VALUE:
+            found = cells.numbers(mine, source, label.unit, label.molar_mass, counts)
+            value = joins.number(found, source.join or Join.MEAN)
+            if value is None:
+                return Reason.NO_LABEL
+            return value if label.above is None else float(value > label.above)
+        case Outcome.EVENT:
+            return _event(label, list(mine), _of_optional(rows, label.follow_up, subject), index)
+
+
+def _of(rows: Gathered, source: Source, subject: str) -> Sequence[Cells]:
+    return rows[source.view].of.get(subject, ())
+
+
+def _of_optional(rows: Gathered, source: Source | None, subject: str) -> list[Moment] | None:
+    if source is None:
+        return None
+    found = (
+        cells.when(row, source) for row in cells.chosen(_of(rows, source, subject), source, None, Counts())
+    )
+    return [then for then in found if then is not None]
+
+
+def _event(
+    label: Label, rows: Sequence[Cells], watched: list[Moment] | None, index: Index | None
+) -> Labelled:
+    """Whether an event fell in the window after the index date; who was not watched to its end is left out."""
+    if index is None or label.days is None:
+        return Reason.NO_DATE
+    events = [cells.when(row, label.source) for row in rows]
+    if None in events:
+        return Reason.NO_DATE
+    known = [then for then in events if then is not None]
+    if any(then.last <= index.at.first for then in known):
+        return Reason.BEFORE
+    answers = [within(then, index.at, label.days) for then in known]
+    if True in answers:
+        return 1.0
+    if None in answers:
+        return Reason.COARSE_DATE
+    end = plus(index.at.last, label.days)
+    if known or watched is None or any(then.first >= end for then in watched):
+        return 0.0
+    return Reason.CENSORED

@@ -1,0 +1,89 @@
+"""From de-identified records to the rows of each view, sorted by subject."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from abaton.errors import Refused
+from abaton.records.features.plan import Plan
+from abaton.records.stages import Deidentified
+from abaton.records.views.definition import View
+
+Cells = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one view: each subject's, and how many belong to nobody."""
+
+    of: Mapping[str, list[Cells]]
+    nobody: int
+    read: int
+
+    def __repr__(self) -> str:
+        return "Rows(…)"  # rows are people
+
+
+def gather(plan: Plan, records: Iterable[Deidentified]) -> dict[str, Rows]:
+    """The rows of every view of a plan, in one pass over the records.
+
+    Raises:
+        Refused: A record has not been de-identified.
+    """
+    views = {name: View.load(definition) for name, definition in plan.views.items()}
+    by_type: dict[str, list[tuple[str, View, list[str]]]] = defaultdict(list)
+    for name, view in views.items():
+        by_type[view.resource].append((name, view, [column.name for column in view.columns]))
+    found: dict[str, dict[str, list[Cells]]] = {name: defaultdict(list) for name in views}
+    nobody, read = dict.fromkeys(views, 0), dict.fromkeys(views, 0)
+    for resource in _resources(records):
+        for name, view, columns in by_type.get(resource.get("resourceType", ""), ()):
+            for row in view.rows(resource):
+                cells = dict(zip(columns, row, strict=True))
+                read[name] += 1
+                whose = cells.get(plan.subject)
+                if isinstance(whose, str) and whose:
+                    found[name][whose].append(cells)
+                else:
+                    nobody[name] += 1
+    return {name: Rows(dict(found[name]), nobody[name], read[name]) for name in views}
+
+
+def _resources(records: Iterable[Deidentified]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        if not isinstance(record, Deidentified):
+            raise Refused(
+                "a record that was not de-identified cannot become a feature",
+                where="features",
+                remedy="pass it through the de-identifier first",
+            )
+        yield from _unpacked(record.content)
+
+
+def _unpacked(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The resources of a Bundle; what they call each other by address is named by type and id."""
+    if content.get("resourceType") != "Bundle":
+        yield content
+        return
+    entries = [entry for entry in content.get("entry", ()) if isinstance(entry.get("resource"), dict)]
+    names = {
+        entry["fullUrl"]: f"{entry['resource'].get('resourceType')}/{entry['resource'].get('id')}"
+        for entry in entries
+        if "fullUrl" in entry
+    }
+    for entry in entries:
+        yield from _unpacked(_named(entry["resource"], names))
+
+
+def _named(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: names.get(item, item)
+            if key == "reference" and isinstance(item, str)
+            else _named(item, names)
+            for key, item in value.items()
+        }
+    return [_named(item, names) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,357 @@
+"""What a model is made of: the inputs and the label of a study, as written in its document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from abaton.records.conversion import convertible
+from abaton.records.features.plan import (
+    Category,
+    Input,
+    Join,
+    Kind,
+    Label,
+    Missing,
+    Outcome,
+    Plan,
+    Source,
+    Where,
+)
+from abaton.records.ucum import is_unit
+from abaton.study.tables import Name
+from abaton.study.values import Day, Match, Part, Span, Term, Text, days, fault
+
+_JOINS: dict[Kind, tuple[Join, ...]] = {
+    Kind.NUMBER: (Join.LATEST, Join.EARLIEST, Join.MEAN, Join.MIN, Join.MAX),
+    Kind.CATEGORY: (Join.LATEST, Join.EARLIEST, Join.ANY),
+    Kind.AGE: (Join.LATEST, Join.EARLIEST),
+    Kind.FLAG: (Join.ANY, Join.LATEST, Join.EARLIEST),
+    Kind.COUNT: (Join.COUNT,),
+}
+_ORDERED = (Join.LATEST, Join.EARLIEST)
+
+
+class Filter(Part):
+    """Only rows count whose column holds one of the codes or values."""
+
+    column: Text
+    system_column: Text | None = None
+    codes: tuple[Term, ...] = ()
+    values: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.codes and not self.values:
+            raise fault("the filter names neither codes nor values", "write codes = [...] or values = [...]")
+        return self
+
+    def plain(self) -> Where:
+        """The filter as the features take it."""
+        return Where(self.column, _category("", self.codes, self.values), self.system_column)
+
+
+class Bucket(Part):
+    """A category or class, and the codes or plain values that mean it."""
+
+    name: Text
+    codes: tuple[Term, ...] = ()
+    values: tuple[Text, ...] = ()
+
+    def plain(self) -> Category:
+        """The category as the features take it."""
+        return _category(self.name, self.codes, self.values)
+
+
+def _category(name: str, codes: tuple[Term, ...], values: tuple[str, ...]) -> Category:
+    exact = tuple((term.system, term.code) for term in codes if term.match is Match.EXACT)
+    begun = tuple((term.system, term.code) for term in codes if term.match is Match.STARTS_WITH)
+    return Category(name, exact, begun, values)
+
+
+def _check_buckets(buckets: tuple[Bucket, ...], least: int) -> None:
+    names = [bucket.name for bucket in buckets]
+    if len(names) < least or len(set(names)) < len(names) or {"other", "missing"} & set(names):
+        raise fault(
+            "the list of categories or classes is too short, repeats itself or uses 'other' or 'missing'",
+            f"give at least {least}, each with its own name",
+        )
+    meant = [
+        (bucket.name, key)
+        for bucket in buckets
+        for key in (*((term.system, term.code) for term in bucket.codes), *bucket.values)
+    ]
+    keys = [key for _, key in meant]
+    twice = next((name for name, key in meant if keys.count(key) > 1), None)
+    if twice is not None or not all(bucket.codes or bucket.values for bucket in buckets):
+        raise fault(
+            f"a code means nothing, or two things (see '{twice or buckets[0].name}')",
+            "give each category codes or values of its own",
+        )
+
+
+class Rows(Part):
+    """Rows of a view: which column, when, which of them, and how those of one subject are joined."""
+
+    view: Name
+    column: Text | None = None
+    system_column: Text | None = None
+    when: Text | None = None
+    where: Filter | None = None
+    join: Join | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.join in _ORDERED and self.when is None and not self._dates_itself:
+            raise fault(f"'{self.join}' needs to know when", "name the column with the date: when = '...'")
+        return self
+
+    @property
+    def _dates_itself(self) -> bool:
+        """Whether the column is the date that the rows are ordered by."""
+        return False
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that are named, by the key that names them."""
+        keys = {"column": self.column, "system_column": self.system_column, "when": self.when}
+        return {key: name for key, name in keys.items() if name is not None}
+
+    def source(self, unit: str | None = None) -> Source:
+        """The rows as the features take them."""
+        where = self.where.plain() if self.where else None
+        return Source(self.view, self.column, self.system_column, unit, self.when, where, self.join)
+
+
+class Dates(Rows):
+    """The date of each subject to which ages and events refer."""
+
+    column: Text
+
+    @property
+    def _dates_itself(self) -> bool:
+        return True
+
+    @model_validator(mode="after")
+    def _joined(self) -> Self:
+        if self.join not in (None, *_ORDERED):
+            raise fault("a date is the earliest or the latest", "write join = 'earliest' or 'latest'")
+        return self
+
+
+class Measured(Rows):
+    """Rows whose column may be a number with a unit."""
+
+    unit: Text | None = None
+    unit_column: Text | None = None
+    molar_mass: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _units(self) -> Self:
+        if (self.unit is None) != (self.unit_column is None):
+            raise fault(
+                "'unit' and 'unit_column' belong together",
+                "name the unit that is wanted and the column that tells which one it is",
+            )
+        if self.unit is not None and not is_unit(self.unit):
+            raise fault("this is not a unit of UCUM", "write for example mm[Hg], mg/dL, a or {score}")
+        if self.molar_mass is not None and not convertible("mol", "g", molar_mass=self.molar_mass):
+            raise fault("this molar mass cannot be used", "give grams per mole")
+        return self
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that are named, by the key that names them."""
+        return super().columns | ({"unit_column": self.unit_column} if self.unit_column else {})
+
+
+class Feature(Measured):
+    """One input of the model."""
+
+    name: Name
+    kind: Kind
+    wrong_unit: Literal["missing", "refuse"] = "missing"
+    categories: tuple[Bucket, ...] = ()
+    at: Day | None = None
+    band: float | None = Field(None, gt=0)
+    missing: Missing = Missing.MEAN
+    fill: float | str | None = None
+    indicator: bool = False
+    after_index: bool = False
+
+    @property
+    def _dates_itself(self) -> bool:
+        return getattr(self, "kind", None) is Kind.AGE
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        kind = self.kind
+        if kind in (Kind.NUMBER, Kind.CATEGORY, Kind.AGE) and self.column is None:
+            raise fault(f"kind '{kind}' needs a column", "name the column with the value: column = '...'")
+        if kind is Kind.COUNT and self.column is not None:
+            raise fault("rows are counted, not a column", "remove 'column', and choose rows by 'where'")
+        if self.join is not None and self.join not in _JOINS[kind]:
+            ways = ", ".join(_JOINS[kind])
+            raise fault(f"kind '{kind}' cannot be joined by '{self.join}'", f"choose {ways}")
+        for key, kinds in _OWN_KEYS.items():
+            if getattr(self, key) and kind not in kinds:
+                raise fault(f"'{key}' does not belong to kind '{kind}'", f"remove '{key}'")
+        if kind is Kind.CATEGORY:
+            _check_buckets(self.categories, 1)
+        return self._filled()
+
+    def _filled(self) -> Self:
+        never = self.kind is Kind.COUNT or (self.kind is Kind.FLAG and self.column is None)
+        if never and (self.missing is not Missing.MEAN or self.indicator):
+            raise fault("without a row this is 0, so it is never missing", "remove 'missing' and 'indicator'")
+        if (self.missing is Missing.CONSTANT) != (self.fill is not None):
+            raise fault("'fill' belongs to missing = 'constant'", "give both or neither")
+        if self.kind is Kind.CATEGORY:
+            fits = self.fill is None or self.fill in [bucket.name for bucket in self.categories]
+        else:
+            fits = self.fill is None or isinstance(self.fill, int | float)
+        if not fits:
+            raise fault("'fill' is not a value of this input", "give a number, or the name of a category")
+        if self.missing is Missing.DROP and self.indicator:
+            raise fault("a subject that is left out needs no indicator", "remove 'indicator'")
+        return self
+
+    def plain(self) -> Input:
+        """The input as the features take it."""
+        return Input(
+            name=self.name,
+            kind=self.kind,
+            source=self.source(self.unit_column),
+            unit=self.unit,
+            molar_mass=self.molar_mass,
+            refuse_units=self.wrong_unit == "refuse",
+            categories=tuple(bucket.plain() for bucket in self.categories),
+            at=self.at,
+            band=self.band,
+            missing=self.missing,
+            fill=self.fill,
+            indicator=self.indicator,
+            after_index=self.after_index,
+        )
+
+
+_OWN_KEYS: dict[str, tuple[Kind, ...]] = {
+    "categories": (Kind.CATEGORY,),
+    "system_column": (Kind.CATEGORY,),
+    "unit": (Kind.NUMBER,),
+    "molar_mass": (Kind.NUMBER,),
+    "at": (Kind.AGE,),
+    "band": (Kind.NUMBER, Kind.AGE),
+}
+
+
+class FollowUp(Part):
+    """Until when a subject is known to have been watched: the latest date of these rows."""
+
+    view: Name
+    when: Text
+    where: Filter | None = None
+
+    def source(self) -> Source:
+        """The rows as the features take them."""
+        return Source(self.view, when=self.when, where=self.where.plain() if self.where else None)
+
+
+class Target(Measured):
+    """What is learned: a class, a value, or whether an event happens within a time."""
+
+    name: Name = "label"
+    kind: Outcome
+    classes: tuple[Bucket, ...] = ()
+    above: float | None = None
+    window: Span | None = None
+    follow_up: FollowUp | None = None
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        given = {
+            key
+            for key in ("column", "classes", "above", "window", "follow_up", "unit")
+            if getattr(self, key) not in (None, ())
+        }
+        needed, allowed = _LABELS[self.kind]
+        if missing := needed - given:
+            raise fault(f"a label of kind '{self.kind}' needs '{sorted(missing)[0]}'", "add it")
+        if strange := given - needed - allowed:
+            raise fault(
+                f"'{sorted(strange)[0]}' does not belong to a label of kind '{self.kind}'", "remove it"
+            )
+        if self.kind is Outcome.CLASSES:
+            _check_buckets(self.classes, 2)
+        if self.kind is Outcome.EVENT and self.when is None:
+            raise fault("an event needs its date", "name the column: when = '...'")
+        numeric = self.kind in (Outcome.THRESHOLD, Outcome.VALUE)
+        ways = _JOINS[Kind.NUMBER] if numeric else _ORDERED if self.kind is Outcome.CLASSES else ()
+        if self.join is not None and self.join not in ways:
+            told = f"choose {', '.join(ways)}" if ways else "remove 'join'"
+            raise fault(f"a label of kind '{self.kind}' is not joined by '{self.join}'", told)
+        return self
+
+    def plain(self) -> Label:
+        """The label as the features take it."""
+        return Label(
+            name=self.name,
+            kind=self.kind,
+            source=self.source(self.unit_column),
+            classes=tuple(bucket.plain() for bucket in self.classes),
+            above=self.above,
+            unit=self.unit,
+            molar_mass=self.molar_mass,
+            days=days(self.window) if self.window else None,
+            follow_up=self.follow_up.source() if self.follow_up else None,
+        )
+
+
+_LABELS: dict[Outcome, tuple[set[str], set[str]]] = {
+    Outcome.ANY: (set(), set()),
+    Outcome.CLASSES: ({"column", "classes"}, set()),
+    Outcome.THRESHOLD: ({"column", "above"}, {"unit"}),
+    Outcome.VALUE: ({"column"}, {"unit"}),
+    Outcome.EVENT: ({"window"}, {"follow_up"}),
+}
+"""For each kind of label the keys that it needs, and those that it may have."""
+
+
+class Features(Part):
+    """From the columns of views to arrays: one row per subject, the same columns at every site."""
+
+    subject: Text = "subject"
+    cohort: Name | None = None
+    index: Dates | None = None
+    inputs: Annotated[tuple[Feature, ...], Field(min_length=1)]
+    label: Target
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        names = [each.name for each in self.inputs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise fault(f"two inputs are called '{twice}'", "give each its own name")
+        if self.label.name in names:
+            raise fault(f"the label and an input are both called '{self.label.name}'", "rename one of them")
+        dateless = self.index is None
+        if dateless and self.label.kind is Outcome.EVENT:
+            raise fault("an event is counted from an index date", "add [features.index]")
+        if dateless and any(each.kind is Kind.AGE and each.at is None for each in self.inputs):
+            raise fault(
+                "an age needs a day at which it is told", "add 'at' to the input, or [features.index]"
+            )
+        return self
+
+    def plain(self, views: dict[str, Any], floor: int) -> Plan:
+        """The plan as the features take it."""
+        return Plan(
+            views=views,
+            inputs=tuple(each.plain() for each in self.inputs),
+            label=self.label.plain(),
+            subject=self.subject,
+            cohort=self.cohort,
+            index=self.index.source() if self.index else None,
+            floor=floor,
+        )

@@ -1,0 +1,97 @@
+"""Runs cut off at every one of their events end with the bits of one that was not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import crashing
+import pytest
+from crashing import CODECS, FEW, RUNS, digests, federation, journal
+
+from abaton.control import Arrived, Failed, Left, Scored, Tick, from_row
+from abaton.lab.experiment import simulate
+from abaton.store import Store
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def crash_after(count: int):
+    left = [count]
+
+    def watch(*_: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Crash
+
+    return watch
+
+
+def cut_at_every_event(folder: Path, name: str, codec: str, rounds: int) -> list:
+    with Store(folder) as store:
+        simulate(federation(name, codec, rounds), journal(store, "whole"))
+        expected = digests(store, "whole")
+        assert len(expected) > 2
+        events = [from_row(*row) for row in journal(store, "whole").rows()]
+        for cut in range(1, len(events) + 1):
+            with pytest.raises(Crash):
+                simulate(federation(name, codec, rounds), journal(store, str(cut)), crash_after(cut))
+            assert journal(store, str(cut)).known == cut
+            simulate(federation(name, codec, rounds), journal(store, str(cut)))
+            assert digests(store, str(cut)) == expected
+            assert journal(store, str(cut)).known == len(events)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("SyncFedAvg", "ecdq(bits=2)"),
+        ("SemiSync", "error_feedback | stc(sparsity=0.1)"),
+        ("AsyncDVW(na)", "ecdq(bits=2)"),
+        ("AsyncDVW(a)", "error_feedback | stc(sparsity=0.1)"),
+        ("Finishing", "error_feedback | stc(sparsity=0.1)"),
+    ],
+)
+def test_a_run_resumes_from_every_event_with_codecs_on(tmp_path, name, codec):
+    """Invariant 15."""
+    events = cut_at_every_event(tmp_path, name, codec, FEW[name])
+    assert any(isinstance(event, Arrived) for event in events)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", RUNS)
+def test_every_kind_of_run_resumes_from_every_event(tmp_path, name, codec):
+    events = cut_at_every_event(tmp_path, name, codec, 3 * FEW[name])
+    kinds = {type(event) for event in events}
+    assert {Arrived, Failed} <= kinds, "also from the middle of failures"
+    assert (Scored in kinds) == ("DVW" in name or name in ("SemiSync", "Finishing", "Driven"))
+    if name == "SemiSync":
+        assert {Tick, Left} <= kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("SyncDVW", "ecdq(bits=2)"),
+        ("SemiSync", "error_feedback | stc(sparsity=0.1)"),
+        ("AsyncDVW(na)", "ecdq(bits=2)"),
+        ("AsyncDVW(a)", "error_feedback | stc(sparsity=0.1)"),
+    ],
+)
+def test_kill_9_at_every_event(tmp_path, name, codec):
+    """Invariant 15. A real process, a real SIGKILL, at each event; the event is written and never acted on."""
+    command = [sys.executable, crashing.__file__, str(tmp_path), name, codec]
+    rows = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert len(rows) > 10
+    for row in rows:
+        assert row["killed"], row
+        assert row["written"] == row["event"], row
+        assert row["resumed"], row
+        assert row["same"], row
