@@ -90,7 +90,76 @@ def test_wrong_settings_are_one_line_and_exit_2(lab, words, says):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_figure_that_cannot_be_written_is_exit_1(lab, tmp_path):
+def test_a_figure_that_cannot_be_written_is_exit_2(lab, tmp_path):
     done = lab("partition", "--figure", str(tmp_path / "nowhere" / "p.html"))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "cannot be written" in done.stderr
+
+
+SMALL = ["--rows", "800", "--rounds", "1.2", "--seeds", "1"]
+
+
+def test_policies_are_compared_kept_and_shown_again(lab, tmp_path, monkeypatch, capsys):
+    words = [
+        "compare",
+        *SMALL,
+        "--policy",
+        "SyncFedAvg",
+        "--policy",
+        "AsyncDVW(na)",
+        "--store",
+        str(tmp_path),
+    ]
+    done = lab(*words, "--json", "--figure", str(tmp_path / "c.html"))
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert [line["policy"] for line in made["lines"]] == ["SyncFedAvg", "AsyncDVW(na)"]
+    assert "plotly" in (tmp_path / "c.html").read_text()
+    assert "seed 1" in done.stderr
+    words = ["show", "policy", "--store", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["abaton", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "fits 2 runs" in capsys.readouterr().err
+    from abaton.store import Store
+
+    with Store(tmp_path) as store:
+        run = store.runs()[0].run
+    monkeypatch.setattr(
+        sys, "argv", ["abaton", "show", run, "--store", str(tmp_path), "--figure", str(tmp_path / "p.html")]
+    )
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert not left.value.code
+    assert "Non-IID(8x1,4x1,3x8)" in capsys.readouterr().out
+    assert "learner-01 (fast)" in (tmp_path / "p.html").read_text()
+
+
+def test_the_paper_s_evidence_is_listed_and_made(lab, tmp_path):
+    rows = json.loads(lab("paper", "--json").stdout)
+    assert {row["name"] for row in rows} >= {"table1", "fig2", "fig9"}
+    done = lab("paper", "fig4", "--scale", "0.005", "--rows", "800")
+    assert "staleness" in done.stdout
+    assert "reduced: time: 1 rounds of SyncFedAvg instead of about 200" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["paper", "fig1"], "no 'fig1'"),
+        (["paper", "fig4", "--scale", "3"], "scale is 3"),
+        (["compare", "--policy", "Best"], "no policy 'Best'"),
+        (["compare", "--rounds", "-1"], "rounds is -1"),
+        (["compare", "--rate", "0"], "learning_rate is 0"),
+        (["compare", "--measure", "beauty"], "no measure"),
+        (["compare", "--learners", "1"], "two learners"),
+        (["poisoned", "--data", "nothing"], "no data set"),
+    ],
+)
+def test_wrong_experiments_are_one_line_and_exit_2(lab, words, says):
+    done = lab(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

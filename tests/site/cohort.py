@@ -17,12 +17,15 @@ def study(**changes: str) -> Study:
     """The starter study, with pieces of its text exchanged."""
     text = starter("study.toml", TODAY)
     for old, new in changes.items():
+        assert PIECES[old] in text
         text = text.replace(PIECES[old], new)
     return study_from_toml(text)
 
 
 PIECES = {
     "preset": 'preset = "default"              # or "paper"',
+    "missing": 'missing = "mean"       ',
+    "indicator": "indicator = true                # one more column says that it was missing",
     "dates": 'dates = "year"                  # or "shift", "remove"',
 }
 
@@ -62,6 +65,11 @@ def pressure(
 def people(*numbers: int) -> list[dict[str, object]]:
     """Eligible people with everything the study needs."""
     return [made(number) for made in (patient, condition, pressure) for number in numbers]
+
+
+def failing(*numbers: int) -> list[dict[str, object]]:
+    """Their heart failures."""
+    return [{**condition(number, "I50.9"), "id": f"f{number}"} for number in numbers]
 
 
 def write(folder: Path, resources: list[dict[str, object]]) -> Path:

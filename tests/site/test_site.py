@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
-from cohort import condition, patient, people, pressure, study, write
+from cohort import condition, failing, patient, people, pressure, study, write
 
 from abaton.errors import SettingsError
 from abaton.records import Deidentified
-from abaton.site import Permission, RowCount, Stage, check_site
+from abaton.site import Permission, Stage, check_site
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -185,7 +184,7 @@ def test_empty_cohorts_are_told(house, opened):
     write(house / "records", [patient(i, "2015-01-01") for i in range(9)])
     found = check_site(opened(study()))
     assert not found.usable
-    assert [step.reached.text for step in found.steps] == ["9", "0", "0", "0"]
+    assert [step.reached.text for step in found.steps] == ["9", "0", "0", "0", "0"]
     assert any("nobody comes through" in remark for remark in found.remarks)
     write(house / "records", [pressure(1)])
     (house / "records" / "Patient.ndjson").unlink()
@@ -211,16 +210,33 @@ def test_small_numbers_are_masked_in_the_check(house, opened):
 
 
 def test_rows_are_the_last_stage(house, opened):
-    write(house / "records", people(*range(12)))
+    write(house / "records", [*people(*range(12)), *failing(0, 1, 2, 3, 4, 5)])
+    site = opened(study())
+    made = site.table()
+    assert made.table is not None
+    assert len(made.table) == 12
+    assert sorted(made.table.y.tolist()) == [0] * 6 + [1] * 6
+    assert set(made.table.subjects) == {subject.key for subject in site.kept()}
+    found = check_site(opened(study()))
+    assert [step.reached.text for step in found.steps] == ["12"] * 5
+    assert found.usable
 
-    def count(records) -> RowCount:
-        subjects = {r.content["subject"]["reference"] for r in records if r.type == "Observation"}
-        return RowCount(len(subjects) - 6, Counter({"no label": 6}), ("the unit is missing",))
 
-    found = check_site(opened(study()), count)
-    assert [step.reached.text for step in found.steps] == ["12", "12", "12", "12", "6"]
-    assert found.steps[-1].reasons["no label"].text == "6"
-    assert "the unit is missing" in found.remarks
+def test_subjects_without_a_row_are_told(house, opened):
+    dropping = study(missing='missing = "drop" #', indicator="")
+    lonely = [made(number) for made in (patient, condition) for number in range(20, 28)]
+    write(house / "records", [*people(*range(12)), *failing(0, 1, 2, 3, 4, 5), *lonely])
+    found = check_site(opened(dropping))
+    assert [step.reached.text for step in found.steps] == ["20", "20", "20", "20", "12"]
+    assert {why: cell.text for why, cell in found.steps[-1].reasons.items()} == {"systolic: no value": "8"}
+
+
+def test_missing_units_and_one_class_only_are_told(house, opened):
+    without = [{**pressure(i), "valueQuantity": {"value": 141}} for i in range(9)]
+    write(house / "records", [*(made(i) for made in (patient, condition) for i in range(9)), *without])
+    found = check_site(opened(study()))
+    assert any(remark.startswith("systolic: no unit") for remark in found.remarks)
+    assert any(remark.startswith("heart_failure: only one class;") for remark in found.remarks)
 
 
 def test_no_content_reaches_the_outcome(house, opened):

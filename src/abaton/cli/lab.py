@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from abaton.cli import experiments
 from abaton.cli.output import emit, note, table
+from abaton.cli.output import save as save_text
 
 if TYPE_CHECKING:
     from abaton.lab.partition import Partition
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Study federated learning: data sets, partitions, and the papers' experiments.", no_args_is_help=True
 )
+for command in experiments.COMMANDS:
+    app.command()(command)
 
 FolderOption = typer.Option(
     None, "--folder", envvar="ABATON_DATA", help="Where the named data sets lie; see 'abaton lab data'."
@@ -113,12 +117,12 @@ def partition(
     lines = [{**line, "group": groups[line["learner"]]} for line in _named(made, found.classes)]
     title = f"{found.name}: {made.form}"
     if save is not None:
-        _write(save, _text(made.to_json()))
+        save_text(save, _text(made.to_json()))
     if figure is not None:
         from abaton.report.partition import partition_figure
 
         drawn = partition_figure(lines, _class_names(made, found.classes), title=title, groups=groups)
-        _write(figure, drawn.to_html(include_plotlyjs=True))
+        save_text(figure, drawn.to_html(include_plotlyjs=True))
     if json:
         emit(
             {
@@ -174,16 +178,3 @@ def _text(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
-
-
-def _write(path: Path, text: str) -> None:
-    from abaton.errors import AbatonError
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise AbatonError(
-            f"the file cannot be written: {error.strerror}",
-            where=str(path),
-            remedy="name another file, or make room",
-        ) from error

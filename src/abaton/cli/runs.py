@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, progress, table
+from abaton.cli.output import emit, note, progress, save, table
 
 if TYPE_CHECKING:
     from abaton.engines.drive import Watcher
@@ -72,9 +72,10 @@ def show(
     run: str = typer.Argument(help="The run's name, or the beginning of it."),
     *,
     store: Path | None = StoreOption,
+    figure: Path | None = typer.Option(None, help="Draw who held what into this HTML file."),
     json: bool = JsonOption,
 ) -> None:
-    """Show a run: how it was made, how it went, and every version of its community model."""
+    """Show a run: how it was made, who held what, how it went, and every version of its community model."""
     with _open(store) as opened:
         row = opened.run(run)
         data = _summary(opened, row)
@@ -83,9 +84,15 @@ def show(
             {"version": m.version, "at": m.at, "digest": m.digest, **m.metrics}
             for m in opened.models(row.run)
         ]
+    if figure is not None:
+        _draw_partition(row, figure)
     if json:
         emit(data)
         return
+    if partition := row.recipe.get("partition"):
+        columns = ("learner", "group", "examples", "classes")
+        cells = [[line[column] for column in columns] for line in partition["learners"]]
+        table(f"{partition['form']}, partition {partition['digest'][:12]}", columns, cells)
     metrics = (
         [name for name in data["models"][0] if name not in ("version", "at", "digest")]
         if data["models"]
@@ -108,12 +115,29 @@ def resume(
         if row.status == "running":
             from abaton.lab.experiment import resume as bring_to_end
 
-            with _watching(int(row.recipe["settings"]["rounds"])) as watch:
+            with _watching(row.recipe["settings"].get("rounds")) as watch:
                 row = bring_to_end(opened, row, watch)
         else:
             note(f"run '{row.run}' is {row.status} already")
         data = _summary(opened, row)
     emit(data) if json else _tell(data)
+
+
+def _draw_partition(row: RunRow, path: Path) -> None:
+    from abaton.errors import SettingsError
+    from abaton.report.partition import partition_figure
+
+    partition = row.recipe.get("partition")
+    if partition is None:
+        raise SettingsError(
+            f"run '{row.run}' keeps no partition", where="--figure", remedy="choose a run of 'abaton lab'"
+        )
+    groups = {line["learner"]: line["group"] for line in partition["learners"]}
+    drawn = partition_figure(
+        partition["learners"], partition["classes"], title=partition["form"], groups=groups
+    )
+    save(path, drawn.to_html(include_plotlyjs=True))
+    note(f"written: {path}")
 
 
 @contextmanager
@@ -125,7 +149,7 @@ def _open(folder: Path | None) -> Iterator[Store]:
 
 
 @contextmanager
-def _watching(rounds: int) -> Iterator[Watcher]:
+def _watching(rounds: int | None) -> Iterator[Watcher]:
     from abaton.control import Event, State
 
     with progress() as bar:

@@ -24,7 +24,7 @@ def begin(rules: Rules, state: State, made: Contribution) -> Answer:
         return replace(state, scoring=state.scoring.set(made.update.task, made)), ()
     task, owner = made.update.task, made.update.learner
     others = evaluators.choose(policy, state, rules.seed, task, owner)
-    asked = replace(made, waiting=frozenset(others), score=made.update.score)
+    asked = replace(made, waiting=frozenset(others), score=made.update.score if policy.own else ())
     tasks = tuple(Evaluate(evaluation(task, name), name, task) for name in others)
     return replace(state, scoring=state.scoring.set(task, asked)), tasks
 

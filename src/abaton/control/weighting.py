@@ -27,11 +27,14 @@ class ByValidation:
         measure: one of the measures of `control.score`.
         evaluators: how many of the other learners score each model; all of them if not given.
         choice: which ones: some by `lot`, or by `labels`, so that together they have labels like the whole federation.
+        own: whether the learner's own validation set counts, too, as in the paper. A large learner whose labels are
+            wrong agrees with its own wrong labels: without it, a model is worth what others say.
     """
 
     measure: str = "micro_f1"
     evaluators: int | None = None
     choice: Literal["lot", "labels"] = "lot"
+    own: bool = True
 
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:

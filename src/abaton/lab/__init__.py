@@ -6,6 +6,7 @@ from abaton.lab.environment import Environment, Group, deal, heterogeneous, homo
 from abaton.lab.experiment import Experiment, build, resume, simulate, start
 from abaton.lab.images import Preparation
 from abaton.lab.partition import Partition, by_group, partition
+from abaton.lab.settings import Setting, Task, World
 from abaton.lab.sites import Split, sites
 from abaton.lab.validation import stratified
 
@@ -16,7 +17,10 @@ __all__ = [
     "Group",
     "Partition",
     "Preparation",
+    "Setting",
     "Split",
+    "Task",
+    "World",
     "build",
     "by_group",
     "cohort",

@@ -23,12 +23,27 @@ from abaton.learning import Examples, Learner, Model
 from abaton.store import Journal, RunRow, Store
 
 # A new recipe is one function in the lab, and one line here.
-RECIPES: Mapping[str, str] = {"demo": "abaton.lab.demo:experiment"}
+RECIPES: Mapping[str, str] = {
+    "demo": "abaton.lab.demo:experiment",
+    "policy": "abaton.lab.federation:experiment",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A federation that is ready to run under the virtual clock."""
+    """A federation that is ready to run under the virtual clock.
+
+    Attributes:
+        model: what all learners train.
+        sites: each learner's examples.
+        rules: what the controller goes by.
+        codec: how updates travel.
+        profiles: how fast each learner is.
+        observe: scores each version of the community model.
+        validation: each learner's validation set, if it has one.
+        models: what a learner trains instead, where that differs: for learners that do what they should not.
+        partition: who holds how much of which class; kept with the run.
+    """
 
     model: Model
     sites: Mapping[str, Examples]
@@ -37,6 +52,8 @@ class Experiment:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     observe: Observer | None = None
     validation: Mapping[str, Examples] = field(default_factory=dict)
+    models: Mapping[str, Model] = field(default_factory=dict)
+    partition: Mapping[str, Any] | None = None
 
 
 def build(recipe: Mapping[str, Any]) -> Experiment:
@@ -120,6 +137,8 @@ def start(store: Store, recipe: Mapping[str, Any], watch: Watcher | None = None)
     experiment = build(recipe)
     created = datetime.datetime.now(datetime.UTC)
     run = f"{recipe['name']}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    if experiment.partition is not None:
+        recipe = {**recipe, "partition": dict(experiment.partition)}
     row = RunRow(run, created.isoformat(), "virtual", recipe, experiment.model.layout.digest, "running", None)
     with store.holding(run):
         store.add_run(row)
@@ -141,7 +160,8 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
 
 def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
     outcome = simulate(experiment, Journal(store, row.run), watch)
-    status = "finished" if outcome.version >= experiment.rules.rounds else "failed"
+    done = outcome.version >= experiment.rules.rounds or outcome.reason == "the time is up"
+    status = "finished" if done else "failed"
     store.finish_run(row.run, status, asdict(outcome))
     return store.run(row.run)
 
@@ -151,7 +171,12 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
     seed = check(experiment).rules.seed
     learners = {
         name: Learner(
-            name, experiment.model, examples, experiment.codec, seed, experiment.validation.get(name)
+            name,
+            experiment.models.get(name, experiment.model),
+            examples,
+            experiment.codec,
+            seed,
+            experiment.validation.get(name),
         )
         for name, examples in experiment.sites.items()
     }

@@ -3,6 +3,13 @@
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
 from abaton.report.partition import partition_figure
+from abaton.report.policies import (
+    accuracy_over_time,
+    community_cost,
+    exchanges,
+    staleness_boxes,
+    validation_cycles,
+)
 from abaton.report.privacy import (
     Checks,
     Consents,
@@ -29,8 +36,11 @@ __all__ = [
     "Signature",
     "StudyFacts",
     "accuracy_curves",
+    "accuracy_over_time",
     "calibration_figure",
+    "community_cost",
     "error_curves",
+    "exchanges",
     "figures_page",
     "forest_figure",
     "heat_maps",
@@ -40,4 +50,6 @@ __all__ = [
     "privacy_page",
     "privacy_report",
     "roc_figure",
+    "staleness_boxes",
+    "validation_cycles",
 ]

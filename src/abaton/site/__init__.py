@@ -2,7 +2,7 @@
 
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
-from abaton.site.checking import Check, RowCount, RowCounter, check_site
+from abaton.site.checking import Check, check_site
 from abaton.site.consent import ConsentGate, Permission, StatedGround
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
@@ -30,8 +30,6 @@ __all__ = [
     "Query",
     "RecordsPart",
     "RestSource",
-    "RowCount",
-    "RowCounter",
     "Rules",
     "ServerError",
     "Site",

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from abaton.records.stages import Deidentified
+from abaton.records.features import Finding, Reason
 from abaton.site.funnel import Stage
 from abaton.site.masking import Steps, masked, told
 from abaton.site.queries import types_of
 from abaton.site.reading import smallest_count
 from abaton.site.site import Site
 
-
-class RowCount(NamedTuple):
-    """How many subjects give a row of the study's table, why others do not, and what is missing for the plan."""
-
-    rows: int
-    reasons: Counter[str]
-    remarks: tuple[str, ...] = ()
-
-
-RowCounter = Callable[[Iterable[Deidentified]], RowCount]
-"""Makes the study's table from de-identified records and counts its rows."""
+# These say how many people there are, which the funnel tells better: here they are told without a number.
+_PEOPLE = frozenset(
+    {
+        Reason.BEFORE,
+        Reason.CENSORED,
+        Reason.DROPPED,
+        Reason.EMPTY_COHORT,
+        Reason.NO_LABEL,
+        Reason.ONE_CLASS,
+        Reason.TOO_FEW,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -74,38 +74,43 @@ class Check:
         }
 
 
-def check_site(site: Site, count_rows: RowCounter | None = None) -> Check:
+def check_site(site: Site) -> Check:
     """Run a site's pipeline to its end, keep nothing, and tell how many people came how far.
 
     Args:
         site: The site, opened for a study.
-        count_rows: Makes the study's table; nothing if the study has none.
     """
-    remarks: tuple[str, ...] = ()
-    if count_rows is None:
+    usable = True
+    remarks: tuple[str, ...] = ("the study has no features, so no rows are counted",)
+    if site.study.features is None:
         for _ in site.kept():
             pass
-        funnel = site.funnel
-        remarks = ("the study has no features, so no rows are counted",)
     else:
-        counted = count_rows(site.records())
-        funnel = site.funnel.with_rows(counted.rows, counted.reasons)
-        remarks = counted.remarks
+        report = site.table().report
+        usable, remarks = report.usable, tuple(dict.fromkeys(_told(each) for each in report.findings))
+    funnel, floor, faults = site.funnel, smallest_count(site.document, site.study), site.faults
     assert funnel.adds_up
-    floor = smallest_count(site.document, site.study)
-    faults = site.faults
+    read, last = funnel.reached[Stage.READ], funnel.reached[funnel.stages[-1]]
+    aside = {
+        why: (told(count, floor), tuple(faults.places.get(why, ())))
+        for why, count in sorted(faults.reasons.items())
+    }
     return Check(
         masked(funnel, floor),
         _read(site, floor),
-        {
-            why: (told(count, floor), tuple(faults.places.get(why, ())))
-            for why, count in sorted(faults.reasons.items())
-        },
+        aside,
         {why: told(count, floor) for why, count in sorted(site.left_out.items())},
-        (*_on(site, funnel.reached[Stage.READ], funnel.reached[funnel.stages[-1]]), *remarks),
+        (*_on(site, read, last), *remarks),
         floor,
-        funnel.reached[funnel.stages[-1]] > 0,
+        usable and last > 0,
     )
+
+
+def _told(finding: Finding) -> str:
+    """What the site's records lack, in words; rows are counted, people are not."""
+    found = f" ({finding.system})" if finding.system else ""
+    number = "" if finding.reason in _PEOPLE else f", {finding.count}"
+    return f"{finding.about}: {finding.reason.value}{found}{number}; {finding.remedy}"
 
 
 def _read(site: Site, floor: int) -> dict[str, str]:

@@ -49,7 +49,7 @@ class Funnel:
         stopped = {**self.stopped, Stage.ROWS: Counter(reasons)}
         unexplained = self.reached[Stage.KEPT] - rows - reasons.total()
         if unexplained > 0:
-            stopped[Stage.ROWS]["gives no row"] += unexplained
+            stopped[Stage.ROWS]["has no row in the views"] += unexplained
         return Funnel(reached, stopped, (*self.stages, Stage.ROWS))
 
     @property

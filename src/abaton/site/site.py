@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from abaton.errors import Refused
 from abaton.records.apart import apart
 from abaton.records.deidentify import Deidentifier
+from abaton.records.features import Featurised, featurise
 from abaton.records.need import Need
 from abaton.records.pseudonyms import Pseudonyms
 from abaton.records.stages import Consented, Deidentified, Record
@@ -28,7 +29,7 @@ from abaton.site.document import SiteDocument
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.grouping import Grouping, Subject
 from abaton.site.queries import types_of
-from abaton.site.reading import weaker
+from abaton.site.reading import smallest_count, weaker
 from abaton.site.sources import Faults, Source
 from abaton.study import Study, judge
 
@@ -47,6 +48,11 @@ class KeptSubject:
     subject: str
     identity: str
     records: tuple[Deidentified, ...]
+
+    @property
+    def key(self) -> str:
+        """How the records, and so the rows of views and tables, name the person."""
+        return f"Patient/{self.identity}"
 
     def __repr__(self) -> str:
         return f"KeptSubject({self.identity})"
@@ -124,6 +130,17 @@ class Site:
         """All records that are kept, subject by subject."""
         for subject in self.kept():
             yield from subject.records
+
+    def table(self) -> Featurised:
+        """The study's table of this site: one row for every kept subject that has what the study needs.
+
+        Raises:
+            SettingsError: The study has no features.
+        """
+        plan = replace(self.study.plan(), floor=smallest_count(self.document, self.study))
+        made = featurise(plan, self.records())
+        self.funnel = self.funnel.with_rows(made.rows, made.lost)
+        return made
 
     def may_use(self, subject: str, moment: datetime) -> Permission:
         """Whether a subject's records may be used at some moment: asked again before every round."""

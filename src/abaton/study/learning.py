@@ -75,7 +75,7 @@ class PolicyTable(Part):
         Raises:
             SettingsError: There is no such policy, or a setting does not belong to it.
         """
-        from abaton.control.rules import POLICIES, Blend, Latest
+        from abaton.control import POLICIES, Blend, Latest
 
         if self.name not in POLICIES:
             close = get_close_matches(self.name, POLICIES, n=1)
@@ -90,8 +90,7 @@ class PolicyTable(Part):
         )
         if "weighting" in made:
             made["weighting"] = tuple(
-                _with(part, given, "measure", "evaluators")
-                for part in made["weighting"]  # type: ignore[attr-defined]
+                _with(part, given, "measure", "evaluators") for part in made["weighting"]
             )
         mixing = made.get("mixing", Latest())
         made["mixing"] = _with(mixing, given, "alpha" if isinstance(mixing, Blend) else "leavers")

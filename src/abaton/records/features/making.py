@@ -26,11 +26,13 @@ _UNITS = (Reason.NO_UNIT, Reason.OTHER_UNIT)
 class Featurised:
     """A site's table, if its records can fill one, and the report of what is missing.
 
-    ``lost`` counts subjects without a row, each once under its first reason, exactly: whoever prints it masks it.
+    ``rows`` and ``lost`` count subjects with and without a row, the latter each once under its first reason. They
+    are exact: whoever prints them masks them.
     """
 
     table: Table | None
     report: Report
+    rows: int = field(default=0, repr=False)
     lost: Counter[str] = field(default_factory=Counter, repr=False)
 
 
@@ -66,7 +68,8 @@ def featurise(plan: Plan, records: Iterable[Deidentified]) -> Featurised:
     )
     rows_told = masked(len(table), plan.floor, of=total)
     report = Report(masked(total, plan.floor), rows_told, gone, findings)
-    return Featurised(table if report.usable else None, report, _lost(plan, held, told, kept))
+    lost = _lost(plan, held, told, kept)
+    return Featurised(table if report.usable else None, report, len(table), lost)
 
 
 def _lost(

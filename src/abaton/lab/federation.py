@@ -1,0 +1,215 @@
+"""One federation of the lab: a data set dealt to fast and slow learners, a policy of the paper, and equal time for all.
+
+A setting holds everything that policies share; a recipe adds the policy and the seed, as plain values that the store
+keeps. Nothing is tuned by policy. What differs between policies is what the paper says: policies that weigh by
+validation set 5 % of each learner's data aside, the others train on all of it, and FedAsync pulls local models back
+with rho = 0.005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abaton.codecs import parse
+from abaton.control import ByValidation, Rules, TrainSettings, policies
+from abaton.engines import Profile
+from abaton.errors import SettingsError
+from abaton.lab.datasets import DataSet, load
+from abaton.lab.environment import Environment, heterogeneous
+from abaton.lab.experiment import Experiment
+from abaton.lab.images import Preparation, prepare
+from abaton.lab.partition import Partition, partition
+from abaton.lab.poison import poisoned
+from abaton.lab.settings import Setting, Task, World
+from abaton.lab.sites import Split, sites
+from abaton.learning import Examples, Model
+from abaton.vectors import Vector
+
+VALIDATION, RHO = 0.05, 0.005  # the paper's share of validation examples, and FedAsync's proximal factor
+_MOST_VERSIONS = 10**9  # the time is what ends a run
+_MOST_EPOCHS = 1000  # of an adaptive cycle, which ends itself
+_SLACK = 1.001  # rounds end at sums of floats: let the last one in
+
+
+def experiment(
+    *,
+    policy: str,
+    seed: int,
+    task: Mapping[str, Any],
+    world: Mapping[str, Any],
+    training: Mapping[str, Any],
+    time: float,
+    measure: str,
+    own: bool,
+    bad: Mapping[str, str],
+) -> Experiment:
+    """The federation that a recipe describes."""
+    setting = Setting(
+        Task(**task),
+        World(**world),
+        TrainSettings(**training),
+        time,
+        measure,
+        own,
+        {int(place): kind for place, kind in bad.items()},
+    )
+    return make(setting, policy, seed)
+
+
+def make(setting: Setting, policy: str, seed: int) -> Experiment:
+    """A federation that is ready to run."""
+    if not setting.rounds > 0:
+        raise SettingsError(f"rounds is {setting.rounds}", where="setting", remedy="use a number above 0")
+    data, world = data_of(setting.task), setting.world
+    dealt = _deal(data, world, seed)
+    machines = _machines(dealt, world)
+    model = network(setting.task, data)
+    rules = _rules(setting, policy, seed, _seconds(setting, dealt, machines, model))
+    share = VALIDATION if rules.validation else 0.0
+    split = sites(data.train, data.labels, dealt, validation=share, rng=np.random.default_rng([seed, 5]))
+    split, models = _spoil(split, model, dealt, setting.bad, len(data.classes))
+
+    return Experiment(
+        model,
+        {name: one.train for name, one in split.items()},
+        rules,
+        parse("raw"),
+        machines.profiles,
+        None,  # judged afterwards, at a few moments: hundreds of versions would cost more than their training
+        {name: one.validation for name, one in split.items()} if share else {},
+        models,
+        summary(dealt, data.classes, machines),
+    )
+
+
+def summary(dealt: Partition, names: tuple[str, ...], machines: Environment) -> dict[str, Any]:
+    """What a run keeps of its partition: who holds how much of which class, and the name of exactly these rows."""
+    lines = [
+        {
+            **line,
+            "group": machines.groups[line["learner"]],
+            "counts": {names[int(code)]: count for code, count in line["counts"].items()},
+        }
+        for line in dealt.table()
+    ]
+    classes = [names[int(code)] for code in dealt.classes]
+    return {"form": dealt.form, "digest": dealt.digest, "classes": classes, "learners": lines}
+
+
+def right(model: Model, vector: Vector, data: Examples) -> float:
+    """The share of examples that a model gets right."""
+    return float((model.score(vector, data).predictions.argmax(1) == data.y).mean())
+
+
+def data_of(task: Task) -> DataSet:
+    """The data set, made ready for the network."""
+    return _load(task.data, task.folder, task.network)
+
+
+def network(task: Task, data: DataSet) -> Model:
+    """The network that all learners train."""
+    from abaton.learning import cifar10_cnn, mlp, sstc_cnn
+
+    classes, shape = len(data.classes), data.train.x.shape[1:]
+    if task.network == "mlp":
+        return mlp(features=shape[0], classes=classes, hidden=(task.hidden,))
+    if shape[0] == 3:
+        return cifar10_cnn(size=shape[1], classes=classes, response_norm=False)
+    if shape == (1, 28, 28):
+        return sstc_cnn(classes=classes)
+    raise SettingsError(
+        f"there is no convolutional network for inputs of shape {shape}",
+        where="network",
+        remedy="use 'mlp', colour images, or grey images of 28x28",
+    )
+
+
+@lru_cache(maxsize=2)
+def _load(name: str, folder: str | None, kind: str) -> DataSet:
+    if kind not in ("mlp", "cnn"):
+        raise SettingsError(f"there is no network '{kind}'", where="network", remedy="use 'mlp' or 'cnn'")
+    place = Path(folder) if folder else None
+    raw = load(name, folder=place, how=None)
+    train, test = raw.train, raw.test
+    if train.y.ndim != 1:
+        raise SettingsError(
+            f"'{name}' is text", where="data set", remedy="choose a data set of images, or a table"
+        )
+    flat, images = kind == "mlp", train.x.ndim > 2
+    side = 8 if flat else 24 if train.x.ndim == 4 else None
+    how = Preparation(side=side if images else None, flat=flat)
+    x_train, x_test = prepare(train.x, test.x, how)
+    return replace(raw, train=Examples(x_train, train.y), test=Examples(x_test, test.y))
+
+
+def _deal(data: DataSet, world: World, seed: int) -> Partition:
+    chosen = seed if world.partition_seed is None else world.partition_seed
+    rng = np.random.default_rng(chosen)
+    return partition(
+        data.labels,
+        learners=world.learners,
+        rng=rng,
+        sizes_as=world.sizes,
+        classes_as=world.classes,
+        rows=world.rows,
+    )
+
+
+def _machines(dealt: Partition, world: World) -> Environment:
+    if not world.slowdown >= 1:
+        raise SettingsError(f"slowdown is {world.slowdown}", where="world", remedy="use 1 or more")
+    batch = 0.030  # seconds of a fast learner, as on CIFAR-10 in the paper
+    fast = Profile(speed=1 / batch, bandwidth=1.25e8, latency=world.latency * batch)
+    slow = replace(fast, speed=fast.speed / world.slowdown)
+    return heterogeneous(dealt.by_size(), slow=world.slow, fast_as=fast, slow_as=slow)
+
+
+def _seconds(setting: Setting, dealt: Partition, machines: Environment, model: Model) -> float:
+    """How long so many rounds of SyncFedAvg take: as long as its slowest learner, each time."""
+    size = model.layout.zeros().nbytes
+    longest = max(
+        model.steps(int(rows), setting.training) / profile.speed
+        + 2 * (profile.latency + size / profile.bandwidth)
+        for rows, profile in zip(dealt.sizes, (machines.profiles[n] for n in dealt.learners), strict=True)
+    )
+    return setting.rounds * longest * _SLACK
+
+
+def _rules(setting: Setting, policy: str, seed: int, seconds: float) -> Rules:
+    parts: dict[str, Any] = dict(policies.policy(policy))
+    training = setting.training
+    if "weighting" in parts and isinstance(parts["weighting"][0], ByValidation):
+        parts["weighting"] = (ByValidation(setting.measure, own=setting.own),)
+    if policy == "FedAsync":
+        training = replace(training, proximal=RHO)
+    if policy == "AsyncDVW(a)":
+        training = replace(training, epochs=_MOST_EPOCHS)
+    return Rules(
+        setting.world.learners, _MOST_VERSIONS, seconds=seconds, training=training, seed=seed, **parts
+    )
+
+
+def _spoil(
+    split: Mapping[str, Split],
+    model: Model,
+    dealt: Partition,
+    bad: Mapping[int, str],
+    classes: int,
+) -> tuple[Mapping[str, Split], dict[str, Model]]:
+    """Let some learners be what nobody wants: their data, or what they send, is wrong."""
+    names = dealt.by_size()
+    if any(not 0 <= place < len(names) for place in bad):
+        raise SettingsError(
+            f"there is no learner {max(bad)}", where="bad", remedy=f"count from 0 to {len(names) - 1}"
+        )
+    made, models = dict(split), {}
+    for place, kind in bad.items():
+        name = names[place]
+        made[name], models[name] = poisoned(kind, split[name], model, classes)
+    return made, models

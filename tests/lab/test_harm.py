@@ -1,0 +1,69 @@
+"""Bad learners: what they send, what they cost, and how little they count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from abaton.control import TrainSettings
+from abaton.lab.compare import compare
+from abaton.lab.federation import make
+from abaton.lab.harm import Judge, harm
+from abaton.lab.settings import Setting, Task, World
+
+SETTING = Setting(
+    Task(hidden=16),
+    World("power-law", "IID", 10, rows=1500, slow=0, latency=1.0),
+    TrainSettings(epochs=3, batch_size=20, learning_rate=0.05, momentum=0.5),
+    rounds=5.5,
+)
+
+
+def test_only_the_bad_learner_s_labels_are_wrong():
+    clean, bad = (make(replace(SETTING, bad=bad), "SyncDVW", 1) for bad in ({}, {0: "flipped"}))
+    for name in clean.sites:
+        for before, after in ((clean.sites, bad.sites), (clean.validation, bad.validation)):
+            assert (before[name].x == after[name].x).all()
+            wrong = before[name].y != after[name].y
+            assert wrong.all() if name == "learner-01" else not wrong.any()
+
+
+def test_noise_takes_the_time_of_training_and_is_the_same_each_time():
+    one = make(replace(SETTING, bad={0: "noise"}), "AsyncDVW(a)", 1)
+    assert list(one.models) == ["learner-01"]
+    noise, data = one.models["learner-01"], one.sites["learner-01"]
+    settings = TrainSettings(epochs=3, batch_size=20)
+    sent = [noise.train(noise.initial(1), data, settings, np.random.default_rng(4)) for _ in range(2)]
+    assert (sent[0].vector == sent[1].vector).all()
+    assert sent[0].steps == one.model.steps(len(data), settings) == noise.steps(len(data), settings)
+    epochs = noise.epochs(noise.initial(1), data, settings, np.random.default_rng(4))
+    assert [next(epochs).steps for _ in range(3)][-1] == sent[0].steps
+
+
+@pytest.fixture(scope="module")
+def lines():
+    judges = (Judge("SyncFedAvg"), Judge("SyncDVW"), Judge("SyncDVW", own=False))
+    return harm(SETTING, [1], judges=judges)
+
+
+@pytest.mark.parametrize("attack", ["flipped labels", "noise"])
+def test_a_bad_learner_counts_less_than_half_an_equal_share_and_costs_less_than_a_third(lines, attack):
+    fedavg, usual, strict = (line for line in lines if line["attack"] == attack)
+    assert fedavg["share"] == pytest.approx(0.339, abs=0.01)
+    assert fedavg["against_fedavg"] is None
+    assert strict["share"] < strict["limit"] == 0.05
+    for line in (usual, strict):
+        assert line["against_fedavg"] < 1 / 3
+
+
+def test_a_large_learner_agrees_with_its_own_wrong_labels(lines):
+    _, usual, strict = (line for line in lines if line["attack"] == "flipped labels")
+    assert strict["share"] < usual["share"] / 2
+
+
+def test_harm_is_measured_against_the_same_policy_without_it(lines):
+    clean = compare({"clean": SETTING}, ["SyncFedAvg"], [1])[0].accuracy
+    assert lines[0]["clean"]["mean"] == clean
+    assert lines[0]["loss"]["mean"] == pytest.approx(clean - lines[0]["poisoned"]["mean"])
