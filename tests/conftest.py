@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +30,63 @@ def shared() -> Path:
     if not (SHARED / "data").is_dir():
         pytest.skip("the data folder '../shared/data' is not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a real PostgreSQL server that lives as long as the tests, on a socket in a private folder."""
+    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found = shutil.which("initdb") or (str(binaries[-1]) if binaries else None)
+    if found is None:
+        pytest.skip("no PostgreSQL server here: install Debian's 'postgresql'")
+    pytest.importorskip("psycopg", reason="psycopg is missing: install abaton[postgres]")
+    folder, programs = Path(tempfile.mkdtemp(prefix="pg")), Path(found).parent
+    account: dict[str, Any] = {"cwd": folder, "capture_output": True, "check": True}
+    if os.geteuid() == 0:  # the server refuses to run as root
+        user = next((name for name in ("postgres", "nobody") if _has_account(name)), None)
+        if user is None:
+            pytest.skip("PostgreSQL does not run as root, and there is no account 'postgres' or 'nobody'")
+        shutil.chown(folder, user)
+        account |= {"user": user, "extra_groups": []}
+    data = folder / "data"
+    quick = "-c fsync=off -c max_connections=100"
+    subprocess.run([programs / "initdb", "-D", data, "-U", "abaton", "-A", "trust", "-E", "UTF8"], **account)
+    start = [programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "start"]
+    subprocess.run([*start, "-o", f"{quick} -c listen_addresses='' -k {folder}"], **account)
+    yield f"postgresql+psycopg://abaton@/postgres?host={folder}"
+    subprocess.run([programs / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **account)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_account(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def new_database(postgres: str) -> Callable[[], str]:
+    """Makes addresses at the real PostgreSQL server under which there are no tables yet."""
+    import sqlalchemy as sql
+
+    numbers = itertools.count()
+
+    def make() -> str:
+        name = f"t{next(numbers)}"
+        engine = sql.create_engine(postgres)
+        with engine.begin() as connection:
+            connection.execute(sql.text(f"CREATE SCHEMA {name}"))
+        engine.dispose()
+        return f"{postgres}&options=-csearch_path%3D{name}"
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database: the same test runs on SQLite and on a real PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'governance.db'}"
+    return str(request.getfixturevalue("new_database")())

@@ -22,7 +22,7 @@ class Consents:
     def __init__(self, until: dict[str, datetime], never: str = "") -> None:
         self.until, self.never = until, never
 
-    def __call__(self, subject: str, kind: str, moment: datetime) -> Permission:
+    def __call__(self, subject: str, kind: str, moment: datetime, action: object = None) -> Permission:
         if subject not in self.until:
             return Permission(allowed=False, reason="no consent")
         if moment >= self.until[subject]:

@@ -1,1 +1,93 @@
-"""Consent, mapping table, audit, sealing, intake and withdrawal."""
+"""Consent, the mapping table, sealed transfer, the audit chain and withdrawal: nothing happens without consent."""
+
+from abaton.governance.actions import Site, site_actions
+from abaton.governance.audit import Audit, Entry, Fault, verify
+from abaton.governance.cohorts import (
+    Snapshot,
+    marked_rounds,
+    members_of,
+    note_round,
+    rounds_with,
+    take_snapshot,
+)
+from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
+from abaton.governance.envelope import Compression, Header
+from abaton.governance.gate import Gate
+from abaton.governance.inbox import Inbox, Received
+from abaton.governance.keys import Kind, PrivateKey, PublicKey, verifier
+from abaton.governance.outbox import Outbox, Queued
+from abaton.governance.refusals import Code, Denied
+from abaton.governance.registry import Registry
+from abaton.governance.reidentify import Purpose, Wish, approve, reidentify, request
+from abaton.governance.retention import Due, Holdings, due, enforce
+from abaton.governance.rings import PublicRing, Ring
+from abaton.governance.schema import metadata
+from abaton.governance.seal import Looked, look, opened, seal
+from abaton.governance.senders import Role, Sender, Senders
+from abaton.governance.statements import Statement, check, state
+from abaton.governance.tags import tag
+from abaton.governance.vault import Vault, row_tag
+from abaton.governance.withdrawal import Cascade, Case, Step, Waiting
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Audit",
+    "Cascade",
+    "Case",
+    "Code",
+    "Compression",
+    "Denied",
+    "Due",
+    "Entry",
+    "Fault",
+    "Gate",
+    "Header",
+    "Holdings",
+    "Inbox",
+    "Kind",
+    "Looked",
+    "Outbox",
+    "PrivateKey",
+    "PublicKey",
+    "PublicRing",
+    "Purpose",
+    "Queued",
+    "Reason",
+    "Received",
+    "Registry",
+    "Ring",
+    "Role",
+    "Sender",
+    "Senders",
+    "Site",
+    "Snapshot",
+    "Statement",
+    "Step",
+    "Vault",
+    "Waiting",
+    "Wish",
+    "approve",
+    "check",
+    "due",
+    "enforce",
+    "judge",
+    "look",
+    "make_consent",
+    "marked_rounds",
+    "members_of",
+    "metadata",
+    "note_round",
+    "opened",
+    "reidentify",
+    "request",
+    "rounds_with",
+    "row_tag",
+    "seal",
+    "site_actions",
+    "state",
+    "tag",
+    "take_snapshot",
+    "verifier",
+    "verify",
+]

@@ -3,7 +3,7 @@
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.checking import Check, check_site
-from abaton.site.consent import ConsentGate, Permission, StatedGround
+from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, StatedGround, subject_tag
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.masking import masked, told
@@ -29,6 +29,7 @@ __all__ = [
     "Permission",
     "Query",
     "RecordsPart",
+    "RegisteredConsents",
     "RestSource",
     "Rules",
     "ServerError",
@@ -51,5 +52,6 @@ __all__ = [
     "site_from_toml",
     "smallest_count",
     "starter",
+    "subject_tag",
     "told",
 ]

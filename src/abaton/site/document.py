@@ -58,6 +58,12 @@ def _address(url: str) -> str:
     return url.rstrip("/")
 
 
+def _without_password(place: str) -> str:
+    if "://" in place and re.search(r"//[^/@]*:[^/@]+@", place):
+        raise fault("the address holds a password", "use a .pgpass file; no secret stands here")
+    return place
+
+
 Place = Annotated[str, AfterValidator(_place)]
 Address = Annotated[str, AfterValidator(_address)]
 ResourceType = Annotated[str, AfterValidator(_resource_type)]
@@ -180,7 +186,7 @@ class Rules(Part):
 class ConsentPart(Part):
     """Why records may be used: a registry of consents, or a lawful ground that the site itself answers for."""
 
-    registry: Place | None = None
+    registry: Annotated[Place, AfterValidator(_without_password)] | None = None
     ground: Text | None = None
 
     @model_validator(mode="after")
@@ -197,7 +203,7 @@ class Keys(Part):
     """The files that hold the site's keys; never the keys themselves."""
 
     study: Place | None = None
-    mapping: Place | None = None
+    tags: Place | None = None
     ring: Place | None = None
 
 
@@ -246,8 +252,17 @@ class SiteDocument(Part):
     limits: Limits = Limits()
 
     @model_validator(mode="after")
+    def _known_by_tags(self) -> Self:
+        if self.consent.registry is not None and self.keys.tags is None:
+            raise fault(
+                "a registry knows people by tags, and no key for them is named",
+                "write tags = 'tags.key' under [keys]",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _apart(self) -> Self:
-        inside = [PurePath(place) for place in (self.keys.study, self.keys.mapping, self.keys.ring) if place]
+        inside = [PurePath(place) for place in (self.keys.study, self.keys.tags, self.keys.ring) if place]
         for place in inside:
             if PurePath(self.records.work) in place.parents:
                 raise fault(

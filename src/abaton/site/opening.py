@@ -8,11 +8,12 @@ from datetime import datetime
 from pathlib import Path
 
 from abaton.errors import SettingsError
+from abaton.governance import Registry, metadata
 from abaton.records.exporting import pseudonyms_for
 from abaton.records.need import Mechanism, Need
 from abaton.records.pseudonyms import MappingSink, check_key
 from abaton.site.bulk import BulkSource, Wanted
-from abaton.site.consent import ConsentGate, StatedGround
+from abaton.site.consent import ConsentGate, RegisteredConsents, StatedGround
 from abaton.site.document import Kind
 from abaton.site.patience import Clock, Patience
 from abaton.site.queries import queries, types_of
@@ -22,6 +23,7 @@ from abaton.site.site import Site
 from abaton.site.smart import Tokens
 from abaton.site.sources import FileSource, Source
 from abaton.site.web import Web
+from abaton.store import Database
 from abaton.study import Study
 
 Step = Callable[[str], None]
@@ -49,15 +51,27 @@ def open_site(
     file.against(study)
     need = study.need(now.date())
     names = pseudonyms_for(need, study_key(file, need), file.document.site.id, sink)
-    return Site(file.document, study, open_source(file, study, need, step), gate or gate_of(file), names, now)
+    return Site(
+        file.document, study, open_source(file, study, need, step), gate or gate_of(file, study), names, now
+    )
 
 
-def gate_of(file: SiteFile) -> ConsentGate:
-    """The gate that the document names."""
-    consent = file.document.consent
+def gate_of(file: SiteFile, study: Study) -> ConsentGate:
+    """The gate that the document names: a stated ground, or the registry of consents."""
+    consent, key = file.document.consent, file.document.keys.tags
     if consent.ground is not None:
         return StatedGround(consent.ground)
-    raise SettingsError("registry", where=file.name)
+    assert consent.registry is not None
+    assert key is not None
+    place: str | Path = consent.registry
+    if "://" not in consent.registry:
+        place = file.path(consent.registry)
+        if not place.is_file():
+            raise SettingsError(
+                "the registry of consents is not there", where=str(place), remedy="correct consent.registry"
+            )
+    registry = Registry(Database(place, metadata))
+    return RegisteredConsents(registry, check_key(private_bytes(file.path(key))), study.study.id, study.hash)
 
 
 def study_key(file: SiteFile, need: Need) -> bytes:

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from abaton.errors import Refused
+from abaton.governance import Action
 from abaton.records.apart import apart
 from abaton.records.deidentify import Deidentifier
 from abaton.records.features import Featurised, featurise
@@ -142,9 +143,9 @@ class Site:
         self.funnel = self.funnel.with_rows(made.rows, made.lost)
         return made
 
-    def may_use(self, subject: str, moment: datetime) -> Permission:
+    def may_use(self, subject: str, moment: datetime, action: Action = Action.TRAIN) -> Permission:
         """Whether a subject's records may be used at some moment: asked again before every round."""
-        return self.gate(subject, "", moment)
+        return self.gate(subject, "", moment, action)
 
     def _subjects(self) -> Iterator[Subject]:
         wanted = types_of(self.need, self.study.eligibility)
@@ -176,24 +177,23 @@ class _Cleaner:
         self.tally = self._first.tally
 
     def __call__(self, subject: Subject, permission: Permission) -> tuple[Deidentified, ...]:
-        entries = [
-            {"fullUrl": url, "resource": record.content} if url else {"resource": record.content}
-            for url, record in subject.entries
-            if self._may_go(subject.id, record)
-        ]
+        kinds = {record.type for record in subject.records}
+        held_back = {kind: why for kind in kinds if (why := self._held_back(subject.id, kind))}
+        entries = []
+        for url, record in subject.entries:
+            if record.type in held_back:
+                self._site.left_out[f"{record.type}: {held_back[record.type]}"] += 1
+            else:
+                entries.append({"resource": record.content, **({"fullUrl": url} if url else {})})
         bundle = Record({"resourceType": "Bundle", "type": "collection", "entry": entries})
         made = self._first(Consented.on_ground(bundle, permission.ground))
         if made is not None and self._second is not None:
             made = self._second(made)
         return () if made is None else tuple(apart(made))
 
-    def _may_go(self, subject: str, record: Record) -> bool:
-        """Whether a record's type is given by the site and covered by the consent."""
-        site, kind = self._site, record.type
+    def _held_back(self, subject: str, kind: str) -> str:
+        """Why a type of a subject's records stays: the site never gives it, or the consent leaves it out."""
+        site = self._site
         if kind in site.document.rules.never:
-            site.left_out[f"{kind}: the site never gives this type"] += 1
-            return False
-        if not site.gate(subject, kind, site.now).allowed:
-            site.left_out[f"{kind}: not covered by the consent"] += 1
-            return False
-        return True
+            return "the site never gives this type"
+        return "" if site.gate(subject, kind, site.now).allowed else "not covered by the consent"

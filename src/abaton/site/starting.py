@@ -60,6 +60,8 @@ ground = "Ethics committee of the hospital, vote 7/2026"   # the site answers fo
 
 [keys]
 study = "study.key"             # abaton records key study.key
+# tags = "tags.key"             # under which people are known in the registry
+# ring = "keys.json"            # the site's own keys: abaton keys new
 
 [limits]
 threads = 1

@@ -1,11 +1,13 @@
 """Where runs, journals, models and payloads are kept."""
 
 from abaton.store.blobs import Models, digest_of, model_digest
+from abaton.store.database import Database, hold, insert_new
 from abaton.store.journal import Journal
 from abaton.store.pack import Pack
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
 
 __all__ = [
+    "Database",
     "Journal",
     "ModelRow",
     "Models",
@@ -14,5 +16,7 @@ __all__ = [
     "Store",
     "default_folder",
     "digest_of",
+    "hold",
+    "insert_new",
     "model_digest",
 ]

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sql
-from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 
 from abaton.errors import SettingsError, StoreError
 from abaton.store import schema
 from abaton.store.blobs import Models, writing
+from abaton.store.database import Database
 
 
 def default_folder() -> Path:
@@ -51,38 +52,33 @@ class ModelRow:
 
 
 class Store:
-    """Runs, journals and models in a folder: an embedded database and files named by their content."""
+    """Runs, journals and models: a database, and files named by their content in a folder.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where models and payloads are, and the embedded database.
+        url: Another database for runs and journals, such as ``postgresql+psycopg://…``.
+    """
+
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):
                 raise PermissionError(13, "Permission denied")
-        self.database = folder / "abaton.db"
         self.vectors = Models(folder / "models")
-        self._engine = sql.create_engine(f"sqlite:///{self.database}", connect_args={"timeout": 30})
-        sql.event.listen(self._engine, "connect", _prepare)
-        with self._alone(), self.reading() as connection:
-            schema.metadata.create_all(connection)
-            found = connection.scalar(sql.select(schema.about.c.schema))
-            if found is None:
-                connection.execute(schema.about.insert().values(schema=schema.VERSION))
-            elif found != schema.VERSION:
-                raise StoreError(
-                    f"the store has form {found}, this version of Abaton reads form {schema.VERSION}",
-                    where=str(self.database),
-                    remedy="use the version of Abaton that wrote it, or another folder with --store",
-                )
+        self._database = Database(url or folder / "abaton.db", schema.metadata, durable=False)
+        self._database.write(self._check_form, lock="form")
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Wait for other processes that are opening the same store: only one of them may create its tables."""
-        with writing(self.folder):
-            handle = (self.folder / "opening.lock").open("a")
-        with handle:
-            fcntl.flock(handle.fileno(), fcntl.LOCK_EX)
-            yield
+    def _check_form(self, connection: sql.Connection) -> None:
+        found = connection.scalar(sql.select(schema.about.c.schema))
+        if found is None:
+            connection.execute(schema.about.insert().values(schema=schema.VERSION))
+        elif found != schema.VERSION:
+            raise StoreError(
+                f"the store has form {found}, this version of Abaton reads form {schema.VERSION}",
+                where=self._database.name,
+                remedy="use the version of Abaton that wrote it, or another folder with --store",
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -94,28 +90,13 @@ class Store:
 
     def close(self) -> None:
         """Let go of the database."""
-        self._engine.dispose()
+        self._database.close()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sql.Connection]:
         """A transaction; whatever the database complains about becomes one clear line."""
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except IntegrityError:
-            raise
-        except OperationalError as error:
-            raise StoreError(
-                f"the store cannot be used: {error.orig}",
-                where=str(self.database),
-                remedy="check that the disk has space and that you may write there",
-            ) from error
-        except DatabaseError as error:
-            raise StoreError(
-                "the store's database is damaged",
-                where=str(self.database),
-                remedy="restore it from a backup, or move it away and start again",
-            ) from error
+        with self._database.transaction(write=False) as connection:
+            yield connection
 
     def add_run(self, row: RunRow) -> None:
         """Enter a new run."""
@@ -197,9 +178,3 @@ def _lock(handle: int, kind: int) -> bool:
             continue
         return True
     return False
-
-
-def _prepare(connection: Any, _record: Any) -> None:
-    # With a write-ahead log a killed process loses nothing that was committed, and readers never wait.
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")

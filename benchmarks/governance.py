@@ -1,0 +1,103 @@
+"""Governance measured: 100,000 rows of the mapping table, sealing and the audit chain, on this machine's disk.
+
+The vault's rows are sealed one by one to the data controller's key, so the limit is what HPKE itself needs; both are
+measured in one run. Everything is on embedded SQLite with full durability.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from abaton.bench import Measure, at_least, at_most, best_seconds
+from abaton.governance import Audit, Entry, Header, Ring, Vault, look, metadata, opened, seal, verify
+from abaton.governance.tags import tag
+from abaton.records.pseudonyms import MappingRow
+from abaton.store import Database
+
+ROWS, BATCH, LOOKUPS = 100_000, 1_000, 2_000
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = bytes(range(32))
+
+
+def run() -> list[Measure]:
+    """All measurements."""
+    with tempfile.TemporaryDirectory() as folder:
+        ring = Ring.new("controller", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
+        return [*_vault(Path(folder), ring), *_seal(ring), *_audit(Path(folder))]
+
+
+def _rows(start: int, count: int) -> list[MappingRow]:
+    return [
+        MappingRow("bench", tag(KEY, "row", str(i)), f"P{i:025d}", f"https://hospital.example/fhir/{i}")
+        for i in range(start, start + count)
+    ]
+
+
+def _vault(folder: Path, ring: Ring) -> list[Measure]:
+    vault = Vault(folder / "vault.db", folder / "keys.db", ring.public.sealing, secrets.token_bytes)
+    batches = [_rows(start, BATCH) for start in range(0, ROWS, BATCH)]
+    wrap = best_seconds(lambda: ring.public.sealing.wrap(KEY, b"context"), repeats=5, inner=200)
+    wall, cpu = time.perf_counter(), time.process_time()
+    for batch in batches:
+        vault.add_many(batch)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    tags = [tag(KEY, "row", str(i * (ROWS // LOOKUPS))) for i in range(LOOKUPS)]
+    look_up = best_seconds(lambda: [vault.find("bench", t) for t in tags], repeats=3) / LOOKUPS
+    row = vault.row("bench", tags[1])
+    assert row is not None
+    answer = best_seconds(lambda: vault.open(row, ring), repeats=3, inner=100)
+    one = best_seconds(lambda: vault.add(_rows(ROWS + secrets.randbelow(10**9), 1)[0]), repeats=20)
+    start = time.perf_counter()
+    vault.destroy_key("bench", tags[1])
+    vault.destroy_row("bench", tags[1])
+    gone = time.perf_counter() - start
+    size = sum(path.stat().st_size for path in folder.iterdir()) / ROWS
+    vault.close()
+    return [
+        at_least("vault: insert, 100,000 rows in batches of 1,000", ROWS / wall, 2_000, "rows/s"),
+        at_most("vault: insert over HPKE alone, CPU", cpu / ROWS / wrap, 6, "x"),
+        at_least("vault: look-up among 100,000 rows", 1 / look_up, 2_000, "rows/s"),
+        Measure("vault: insert of one row, durable", one * 1e3, "ms"),
+        Measure("vault: read one row with the private key", answer * 1e6, "us"),
+        Measure("vault: destroy key and row among 100,000, scrubbed", gone, "s"),
+        Measure("vault: size on disk", size, "bytes/row"),
+    ]
+
+
+def _seal(ring: Ring) -> list[Measure]:
+    line = (
+        b'{"resourceType":"Observation","status":"final","code":{"text":"x"},"valueQuantity":{"value":%d}}\n'
+    )
+    content = b"".join(line % i for i in range(80_000))
+    sender = Ring.new("site", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
+    to = ring.public.sealing
+    header = Header("bench", "ab" * 32, sender.signing.id, to.id, 1, "", "2026-01-01T00:00:00.000Z")
+    data = b"".join(seal([content], header, sender.signing, to, KEY))
+    sealing = best_seconds(lambda: sum(map(len, seal([content], header, sender.signing, to, KEY))), repeats=3)
+    opening = best_seconds(lambda: sum(1 for _ in opened([data], ring, sender.public.key)), repeats=3)
+    looking = best_seconds(lambda: look([data], sender.public.key), repeats=3)
+    megabytes = len(content) / 1e6
+    return [
+        at_least("seal: throughput of content", megabytes / sealing, 50, "MB/s"),
+        at_least("seal: opening, throughput of content", megabytes / opening, 50, "MB/s"),
+        Measure("seal: checking an envelope without opening it", len(data) / 1e6 / looking, "MB/s"),
+        at_most("seal: sealed size over content", len(data) / len(content), 0.5, "x"),
+    ]
+
+
+def _audit(folder: Path) -> list[Measure]:
+    with Database(folder / "audit.db", metadata) as database:
+        audit, count = Audit(database), 1_000
+        start = time.perf_counter()
+        for i in range(count):
+            audit.append(Entry("data-retrieved", detail={"number": i}), NOW)
+        wall = time.perf_counter() - start
+        checking = best_seconds(lambda: verify(audit.rows()), repeats=3)
+    return [
+        Measure("audit: entries written one by one, durable", count / wall, "entries/s"),
+        at_least("audit: entries verified", count / checking, 10_000, "entries/s"),
+    ]

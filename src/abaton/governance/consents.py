@@ -1,0 +1,228 @@
+"""Consents as FHIR R4 Consent resources, and the one question that matters: does this allow that, now?
+
+Whatever is absent, expired, unclear or malformed means no, with a code that says why. A consent to a study is pinned to
+the fingerprint of its document: a new version of the document needs a new consent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+from abaton.governance.times import first_moment, last_moment, stamp
+
+Json = dict[str, Any]
+
+_SCOPE = "http://terminology.hl7.org/CodeSystem/consentscope"
+_ACTION = "http://terminology.hl7.org/CodeSystem/consentaction"
+_LOINC = "http://loinc.org"
+_ACT = "http://terminology.hl7.org/CodeSystem/v3-ActReason"
+_TYPES = "http://hl7.org/fhir/resource-types"
+_NOTIFY = "urn:abaton:study-notification"
+_KNOWN = {"type", "period", "action", "class", "provision", "purpose", "id"}
+
+
+class Action(StrEnum):
+    """What a consent can allow (HL7's consent actions)."""
+
+    COLLECT = "collect"
+    SEND = "disclose"
+    TRAIN = "use"
+
+
+class Reason(StrEnum):
+    """Why something is allowed or not."""
+
+    IN_FORCE = "in-force"
+    ABSENT = "absent"
+    MALFORMED = "malformed"
+    NOT_ACTIVE = "not-active"
+    OTHER_SCOPE = "other-scope"
+    OTHER_SUBJECT = "other-subject"
+    OTHER_STUDY = "other-study"
+    OTHER_DOCUMENT = "other-document"
+    NOT_YET = "not-yet"
+    EXPIRED = "expired"
+    UNCLEAR = "unclear"
+    NOT_PERMITTED = "not-permitted"
+    NOT_OPTED_IN = "not-opted-in"
+    WITHDRAWN = "withdrawn"
+    STUDY_CLOSED = "study-closed"
+    NO_SUBJECT = "no-subject"
+
+    @property
+    def allows(self) -> bool:
+        """Whether it is a yes."""
+        return self is Reason.IN_FORCE
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The question that a consent must answer.
+
+    Args:
+        subject: The tag of the person.
+        study: The study, or empty for the general wish to be told of studies.
+        document: The fingerprint of the study's current document.
+        action: What is to be done.
+        kind: The type of resource it is to be done with; empty for a person as a whole.
+    """
+
+    subject: str
+    study: str = ""
+    document: str = ""
+    action: Action = Action.COLLECT
+    kind: str = ""
+
+
+def make_consent(
+    ask: Ask,
+    start: datetime,
+    end: datetime | None,
+    *,
+    actions: Iterable[Action] = tuple(Action),
+    kinds: Iterable[str] = (),
+    except_kinds: Iterable[str] = (),
+) -> Json:
+    """A Consent resource that says yes to a study, or to being told of studies.
+
+    Args:
+        ask: Who says yes to which document of which study.
+        start: From when it holds.
+        end: Until when it holds; nothing if until it is withdrawn.
+        actions: What may be done.
+        kinds: The only resource types it holds for; none named means all.
+        except_kinds: Resource types that are left out.
+    """
+    period = {"start": stamp(start)} | ({"end": stamp(end)} if end else {})
+    provision: Json = {"type": "permit", "period": period, "purpose": [_coding(_ACT, "HRESCH")]}
+    if ask.study:
+        provision["action"] = [{"coding": [_coding(_ACTION, action.value)]} for action in actions]
+    if named := sorted(kinds):
+        provision["class"] = [_coding(_TYPES, kind) for kind in named]
+    if left_out := sorted(except_kinds):
+        provision["provision"] = [{"type": "deny", "class": [_coding(_TYPES, kind) for kind in left_out]}]
+    return {
+        "resourceType": "Consent",
+        "status": "active",
+        "scope": {"coding": [_coding(_SCOPE, "research")]},
+        "category": [{"coding": [_coding(_LOINC, "59284-0")]}],
+        "patient": {"reference": f"Patient/{ask.subject}"},
+        "dateTime": stamp(start),
+        "policy": [{"uri": uri} for uri in _policies(ask)],
+        "provision": provision,
+    }
+
+
+def ended(consent: Json, when: datetime) -> Json:
+    """The same consent, no longer in force."""
+    return {**consent, "status": "inactive", "dateTime": stamp(when)}
+
+
+def judge(consent: object, ask: Ask, when: datetime) -> Reason:
+    """Whether a Consent resource answers a question with yes at some moment, or why not."""
+    if consent is None:
+        return Reason.ABSENT
+    try:
+        return _judge(consent, ask, when)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+        return Reason.MALFORMED
+
+
+def _judge(consent: Any, ask: Ask, when: datetime) -> Reason:
+    if consent["resourceType"] != "Consent" or not isinstance(consent["provision"], dict):
+        return Reason.MALFORMED
+    if consent["status"] != "active":
+        return Reason.NOT_ACTIVE
+    if "implicitRules" in consent or "modifierExtension" in consent:
+        return Reason.UNCLEAR  # they may turn the meaning round
+    if not _has(consent["scope"], _SCOPE, {"research"}):
+        return Reason.OTHER_SCOPE
+    if consent["patient"]["reference"] != f"Patient/{ask.subject}":
+        return Reason.OTHER_SUBJECT
+    policies = {policy["uri"] for policy in consent["policy"]}
+    study, *document = _policies(ask)
+    if study not in policies:
+        return Reason.OTHER_STUDY
+    if policies != {study, *document}:
+        return Reason.OTHER_DOCUMENT
+    return _permits(consent["provision"], ask, when)
+
+
+def _policies(ask: Ask) -> list[str]:
+    if not ask.study:
+        return [_NOTIFY]
+    return [f"urn:abaton:study:{quote(ask.study, safe='')}", f"urn:sha256:{ask.document}"]
+
+
+def _permits(provision: Mapping[str, Any], ask: Ask, when: datetime) -> Reason:
+    if provision["type"] != "permit" or set(provision) - _KNOWN:
+        return Reason.UNCLEAR
+    reason = _in_time(provision["period"], when)
+    if not reason.allows:
+        return reason
+    if ask.study:
+        allowed = [action for action in provision["action"] if _has(action, _ACTION, {ask.action.value})]
+        if not allowed:
+            return Reason.NOT_PERMITTED
+    if not all(_is_research(code) for code in provision.get("purpose", [])):
+        return Reason.UNCLEAR
+    if "class" in provision and ask.kind and not _names(provision["class"], ask.kind):
+        return Reason.NOT_PERMITTED
+    for part in provision.get("provision", []):
+        reason = _denies(part, ask)
+        if not reason.allows:
+            return reason
+    return Reason.IN_FORCE
+
+
+def _denies(part: Mapping[str, Any], ask: Ask) -> Reason:
+    """A nested provision can only take away: a list of resource types, for some actions or for all."""
+    if part["type"] != "deny" or set(part) - {"type", "class", "action", "id"} or not part.get("class"):
+        return Reason.UNCLEAR
+    concerned = "action" not in part or any(_has(a, _ACTION, {ask.action.value}) for a in part["action"])
+    return Reason.NOT_PERMITTED if concerned and _names(part["class"], ask.kind) else Reason.IN_FORCE
+
+
+def _in_time(period: Mapping[str, Any], when: datetime) -> Reason:
+    start, end = first_moment(period["start"]), None
+    if "end" in period:
+        end = last_moment(period["end"])
+        if end is None:
+            return Reason.MALFORMED
+    if start is None or set(period) - {"start", "end", "id"}:
+        return Reason.MALFORMED
+    if when < start:
+        return Reason.NOT_YET
+    return Reason.EXPIRED if end is not None and when >= end else Reason.IN_FORCE
+
+
+def _coding(system: str, code: str) -> Json:
+    return {"system": system, "code": code}
+
+
+def _has(concept: Mapping[str, Any], system: str, codes: set[str]) -> bool:
+    return any(coding.get("system") == system and coding["code"] in codes for coding in concept["coding"])
+
+
+def _names(codings: Iterable[Mapping[str, Any]], kind: str) -> bool:
+    return any(coding["system"] == _TYPES and coding["code"] == kind for coding in codings)
+
+
+def _is_research(coding: Mapping[str, Any]) -> bool:
+    return coding["system"] == _ACT and coding["code"] in {"HRESCH", "CLINTRCH"}
+
+
+def research_subject(subject: str, study: str, state: str, start: str, end: str) -> Json:
+    """A ResearchSubject resource: where a person stands in a study."""
+    return {
+        "resourceType": "ResearchSubject",
+        "status": state,
+        "period": {"start": start} | ({"end": end} if end else {}),
+        "study": {"identifier": {"system": "urn:abaton:study", "value": study}},
+        "individual": {"reference": f"Patient/{subject}"},
+    }

@@ -1,0 +1,58 @@
+"""Why something was refused: one code for programs, one line for people, never a record's content."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from abaton.errors import Refused
+
+
+class Code(StrEnum):
+    """The reasons for which sealed data, statements and requests are refused."""
+
+    MALFORMED = "malformed"
+    TRUNCATED = "truncated"
+    TAMPERED = "tampered"
+    FORGED = "forged"
+    UNKNOWN_SENDER = "unknown-sender"
+    UNKNOWN_KEY = "unknown-key"
+    RETIRED_KEY = "retired-key"
+    WRONG_STUDY = "wrong-study"
+    WRONG_DOCUMENT = "wrong-document"
+    REPLAYED = "replayed"
+    TOO_LARGE = "too-large"
+    NO_CONSENT = "no-consent"
+    NOT_APPROVED = "not-approved"
+    NOT_FOUND = "not-found"
+    EXPIRED = "expired"
+
+
+_REMEDIES = {
+    Code.MALFORMED: "it was not made by Abaton, or was damaged on its way: ask for it again",
+    Code.TRUNCATED: "its end is missing: ask for it again",
+    Code.TAMPERED: "it was changed on its way: ask for it again, and find out by whom",
+    Code.FORGED: "its signature is not the sender's: tell the security officer",
+    Code.UNKNOWN_SENDER: "enter the sender's public keys first",
+    Code.UNKNOWN_KEY: "get the recipient's current public keys and seal it again",
+    Code.RETIRED_KEY: "get the current public keys and make it again with them",
+    Code.WRONG_STUDY: "send it to the centre of the study it was made for",
+    Code.WRONG_DOCUMENT: "ask for consent to the study's current document, and seal it again",
+    Code.REPLAYED: "number every sending anew",
+    Code.TOO_LARGE: "send it in parts, or raise the limit",
+    Code.NO_CONSENT: "nothing may be used without a consent in force",
+    Code.NOT_APPROVED: "ask two different people, one of them the data controller, to sign the same request",
+    Code.NOT_FOUND: "check the name",
+    Code.EXPIRED: "make it again",
+}
+
+
+class Denied(Refused):
+    """Something was refused for a reason that a program can act on.
+
+    >>> Denied(Code.FORGED, "the receipt is not genuine").code
+    <Code.FORGED: 'forged'>
+    """
+
+    def __init__(self, code: Code, what: str, *, where: str = "", reason: str = "") -> None:
+        self.code, self.reason = code, reason
+        super().__init__(what, where=where, remedy=_REMEDIES[code])

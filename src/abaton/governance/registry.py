@@ -1,0 +1,233 @@
+"""The consent registry: who was told, who said yes to what, and who took it back.
+
+Its verbs are those of InteropEHRate's protocol: opt in, publish, enrol, retrieve, withdraw, opt out, monitor.
+People are known by tags alone. Every verb is one transaction with its audit entry. A consent is never overwritten:
+what was said before stays as an older version until the study's retention removes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sql
+
+from abaton.errors import SettingsError
+from abaton.governance import schema
+from abaton.governance.audit import Entry, append_in
+from abaton.governance.consents import Action, Ask, Json, Reason, ended, judge, make_consent
+from abaton.governance.refusals import Code, Denied
+from abaton.governance.standing import (
+    Published,
+    judged_in,
+    newest_in,
+    reason_in,
+    stand,
+    study_in,
+    subject_lock,
+    withdraw_in,
+    write_consent,
+)
+from abaton.governance.tags import is_digest, is_name, is_tag
+from abaton.governance.times import stamp
+from abaton.store import Database
+
+T = TypeVar("T")
+
+
+class Registry:
+    """The consents of one database.
+
+    Args:
+        database: Where governance keeps its tables (:data:`abaton.governance.schema.metadata`).
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    # verbs
+
+    def publish(
+        self,
+        study: str,
+        document: str,
+        when: datetime,
+        *,
+        content: Json | None = None,
+        ends: datetime | None = None,
+        keep_until: datetime | None = None,
+    ) -> None:
+        """Publish a study's document; a new document replaces the one before, and needs new consents."""
+        if not is_name(study) or not is_digest(document):
+            raise SettingsError("a study needs a name and its document's fingerprint", remedy="give both")
+        row = {
+            "published": stamp(when),
+            "ends": stamp(ends) if ends else "",
+            "keep_until": stamp(keep_until) if keep_until else "",
+            "content": json.dumps(content or {}, sort_keys=True),
+            "closed": "",
+        }
+
+        def work(connection: sql.Connection) -> None:
+            current = study_in(connection, study)
+            if current is not None and current.document == document:
+                return
+            version = 1 if current is None else current.version + 1
+            values = {"study": study, "document": document, "version": version, **row}
+            connection.execute(schema.studies.insert().values(**values))
+            append_in(connection, Entry("study-published", study=study, detail={"document": document}), when)
+
+        self.database.write(work, lock=f"study/{study}")
+
+    def close(self, study: str, when: datetime) -> None:
+        """End a study: from now on nothing is collected or used for it."""
+
+        def work(connection: sql.Connection) -> None:
+            table = schema.studies
+            chosen = table.update().where(table.c.study == study, table.c.closed == "")
+            if connection.execute(chosen.values(closed=stamp(when))).rowcount:
+                append_in(connection, Entry("study-closed", study=study), when)
+
+        self.database.write(work, lock=f"study/{study}")
+
+    def opt_in(self, subject: str, when: datetime, until: datetime | None = None) -> None:
+        """A person wishes to be told of studies."""
+        self._say(Ask(subject), make_consent(Ask(subject), when, until), "subject-opted-in", when)
+
+    def enrol(
+        self,
+        subject: str,
+        study: str,
+        document: str,
+        when: datetime,
+        *,
+        until: datetime | None = None,
+        actions: Iterable[Action] = tuple(Action),
+        except_kinds: Iterable[str] = (),
+    ) -> None:
+        """A person who has opted in says yes to a study's current document."""
+        ask = Ask(subject, study, document)
+        consent = make_consent(ask, when, until, actions=actions, except_kinds=except_kinds)
+
+        def work(connection: sql.Connection) -> None:
+            if not judged_in(connection, Ask(subject), when).allows:
+                raise _no(Reason.NOT_OPTED_IN)
+            found = study_in(connection, study)
+            if found is None or not found.is_open(when):
+                raise _no(Reason.STUDY_CLOSED)
+            if found.document != document:
+                raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
+            write_consent(connection, ask, consent, when)
+            stand(connection, subject, study, "on-study", when)
+            detail = {"document": document}
+            append_in(connection, Entry("subject-enrolled", about=subject, study=study, detail=detail), when)
+
+        self._about(subject, work)
+
+    def retrieve(self, ask: Ask, when: datetime) -> Reason:
+        """Ask whether something may be done, and write down that it was asked; the answer is the consent's."""
+
+        def work(connection: sql.Connection) -> Reason:
+            reason = reason_in(connection, ask, when)
+            outcome = "done" if reason.allows else reason.value
+            append_in(
+                connection,
+                Entry("data-retrieved", outcome, about=ask.subject, study=ask.study,
+                      detail={"step": ask.action.value}),
+                when,
+            )  # fmt: skip
+            return reason
+
+        return self._about(ask.subject, work)
+
+    def withdraw(self, subject: str, study: str, when: datetime) -> None:
+        """A person takes the yes to a study back; from this moment nothing more is done. Doing it twice is once."""
+        self._about(subject, lambda connection: withdraw_in(connection, subject, study, when))
+
+    def opt_out(self, subject: str, when: datetime) -> list[str]:
+        """A person leaves all studies and is told of none any more; the studies that must be withdrawn from."""
+
+        def work(connection: sql.Connection) -> list[str]:
+            consent = newest_in(connection, subject, "")
+            if consent is not None and consent.get("status") == "active":
+                write_consent(connection, Ask(subject), ended(consent, when), when)
+                append_in(connection, Entry("subject-opted-out", about=subject), when)
+            table = schema.consents
+            chosen = (
+                sql.select(table.c.study).where(table.c.subject == subject, table.c.study != "").distinct()
+            )
+            return sorted(connection.scalars(chosen))
+
+        studies = self._about(subject, work)
+        for study in studies:
+            self.withdraw(subject, study, when)
+        return studies
+
+    def monitor(self, study: str, when: datetime) -> dict[str, int]:
+        """How many people stand where in a study, by the reason of today: numbers only."""
+        asks = [Ask(s, study, self._document(study), Action.COLLECT) for s in self.subjects(study)]
+        counted = Counter(self.reason(ask, when).value for ask in asks)
+        return dict(sorted(counted.items()))
+
+    # questions
+
+    def reason(self, ask: Ask, when: datetime) -> Reason:
+        """Whether something may be done now, or why not."""
+        return self.database.read(lambda connection: reason_in(connection, ask, when))
+
+    def study(self, study: str) -> Published | None:
+        """The current document of a study."""
+        return self.database.read(lambda connection: study_in(connection, study))
+
+    def studies(self) -> list[Published]:
+        """The current documents of all studies."""
+        names = self.database.read(
+            lambda connection: sorted(connection.scalars(sql.select(schema.studies.c.study).distinct()))
+        )
+        return [found for name in names if (found := self.study(name))]
+
+    def subjects(self, study: str) -> list[str]:
+        """The tags of everybody who has ever said yes to a study and is still on record."""
+        table = schema.consents
+        chosen = sql.select(table.c.subject).where(table.c.study == study).distinct()
+        return self.database.read(lambda connection: sorted(connection.scalars(chosen)))
+
+    def consent(self, subject: str, study: str = "") -> Json | None:
+        """The newest consent of a person."""
+        return self.database.read(lambda connection: newest_in(connection, subject, study))
+
+    def research_subject(self, subject: str, study: str) -> Json | None:
+        """Where a person stands in a study, as a ResearchSubject resource."""
+        table = schema.subjects
+        chosen = sql.select(table.c.resource).where(table.c.subject == subject, table.c.study == study)
+        found = self.database.read(lambda connection: connection.scalar(chosen))
+        return None if found is None else dict(json.loads(found))
+
+    def receive(self, consent: Any, ask: Ask, when: datetime) -> None:
+        """Keep a Consent resource that came from elsewhere; it counts for what it says, and no more."""
+        if judge(consent, ask, when) is Reason.MALFORMED or not isinstance(consent, dict):
+            raise Denied(Code.MALFORMED, "this is not a Consent that can be understood", where="consent")
+        self._say(ask, consent, "consent-received", when)
+
+    def _document(self, study: str) -> str:
+        found = self.study(study)
+        return found.document if found else ""
+
+    def _say(self, ask: Ask, consent: Json, action: str, when: datetime) -> None:
+        def work(connection: sql.Connection) -> None:
+            write_consent(connection, ask, consent, when)
+            append_in(connection, Entry(action, about=ask.subject, study=ask.study), when)
+
+        self._about(ask.subject, work)
+
+    def _about(self, subject: str, work: Callable[[sql.Connection], T]) -> T:
+        if not is_tag(subject):
+            raise SettingsError("a person is named by a tag here", remedy="make one with governance.tags.tag")
+        return self.database.write(work, lock=subject_lock(subject))
+
+
+def _no(reason: Reason) -> Denied:
+    return Denied(Code.NO_CONSENT, f"there is no consent in force: {reason.value}", reason=reason.value)

@@ -1,0 +1,139 @@
+"""Retention: what a study may no longer keep is found, told and deleted, by a command that can run every night.
+
+A study that has ended is closed: nothing more is collected or used for it. A study whose time of keeping is over loses
+everything: envelopes, rows of the vault with their keys, consents and cohorts. The audit chain stays; it holds tags
+only. Uploads that nobody completed and keys that belong to no row are swept up. Doing it again finds
+nothing left to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import sqlalchemy as sql
+
+from abaton.governance import schema
+from abaton.governance.audit import Entry, append_in
+from abaton.governance.outbox import Outbox
+from abaton.governance.registry import Registry
+from abaton.governance.standing import Published
+from abaton.governance.times import moment
+from abaton.governance.vault import Vault
+from abaton.store import Database
+
+STALE_UPLOAD = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Something whose time is over: what it is, of which study, and how many of it there are."""
+
+    what: str
+    study: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Where the things are that retention looks at.
+
+    Args:
+        database: The governance database.
+        folder: The folder of the inbox, if there is one.
+        outbox: The outbox, if there is one.
+        vault: The mapping table, if there is one.
+    """
+
+    database: Database
+    folder: Path | None = None
+    outbox: Outbox | None = None
+    vault: Vault | None = None
+
+
+def due(holdings: Holdings, when: datetime) -> list[Due]:
+    """What has to go at this moment; nothing is changed."""
+    found: list[Due] = []
+    for study in Registry(holdings.database).studies():
+        if _is_over(study.ends, when) and not study.closed:
+            found.append(Due("study-to-close", study.study, 1))
+        if _is_over(study.keep_until, when):
+            found += [Due(what, study.study, n) for what, n in _counts(holdings, study.study).items() if n]
+    stale = _stale(holdings, when)
+    return [*found, Due("stale-uploads", "", len(stale))] if stale else found
+
+
+def enforce(holdings: Holdings, when: datetime) -> list[Due]:
+    """Delete what has to go, and tell what was deleted; interrupted, the next time goes on."""
+    listed = due(holdings, when)
+    registry = Registry(holdings.database)
+    for study in registry.studies():
+        if _is_over(study.ends, when) or _is_over(study.keep_until, when):
+            registry.close(study.study, when)
+        if _is_over(study.keep_until, when) and any(_counts(holdings, study.study).values()):
+            _empty(holdings, study, when)
+    for path in _stale(holdings, when):
+        path.unlink(missing_ok=True)
+    if holdings.outbox is not None:
+        holdings.outbox.sweep()  # files of envelopes that are no longer on the list
+    if holdings.vault is not None:
+        swept = holdings.vault.sweep()
+        listed += [Due("orphan-row-keys", "", swept)] if swept else []
+    return listed
+
+
+def _is_over(text: str, when: datetime) -> bool:
+    return bool(text) and when >= moment(text)
+
+
+_OF_STUDY = {
+    "received-envelopes": schema.inbox,
+    "queued-envelopes": schema.outbox,
+    "consents": schema.consents,
+    "subjects": schema.subjects,
+    "cohorts": schema.snapshots,
+    "marks": schema.marks,
+}
+
+
+def _counts(holdings: Holdings, study: str) -> dict[str, int]:
+    def work(connection: sql.Connection) -> dict[str, int]:
+        return {
+            what: int(connection.scalar(sql.select(sql.func.count()).where(table.c.study == study)) or 0)
+            for what, table in _OF_STUDY.items()
+        }
+
+    counted = holdings.database.read(work)
+    return counted | ({"vault-rows": holdings.vault.count(study)} if holdings.vault else {})
+
+
+def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
+    """Everything of a study: row keys first, then rows, files, lists."""
+    if holdings.vault is not None:
+        holdings.vault.destroy_study(study.study)
+    counted = _counts(holdings, study.study)
+    folder = holdings.folder
+
+    def work(connection: sql.Connection) -> None:
+        inbox, members, snapshots = schema.inbox, schema.members, schema.snapshots
+        if folder is not None:
+            for digest in connection.scalars(sql.select(inbox.c.digest).where(inbox.c.study == study.study)):
+                (folder / digest).unlink(missing_ok=True)
+                (folder / f"{digest}.part").unlink(missing_ok=True)
+        ours = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study.study)
+        connection.execute(members.delete().where(members.c.snapshot.in_(ours)))
+        for table in _OF_STUDY.values():
+            connection.execute(table.delete().where(table.c.study == study.study))
+        detail: dict[str, str | int] = {what: n for what, n in counted.items() if n}
+        append_in(connection, Entry("study-expired", study=study.study, detail=detail), when)
+
+    holdings.database.write(work, lock=f"study/{study.study}")
+    holdings.database.scrub(schema.members, *_OF_STUDY.values())
+
+
+def _stale(holdings: Holdings, when: datetime) -> list[Path]:
+    if holdings.folder is None or not holdings.folder.is_dir():
+        return []
+    before = (when - STALE_UPLOAD).timestamp()
+    return sorted(path for path in holdings.folder.glob("*.part") if path.stat().st_mtime < before)

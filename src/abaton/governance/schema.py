@@ -1,0 +1,169 @@
+"""The tables of governance: consents, cohorts, what was sent and received, the audit chain, withdrawals.
+
+The mapping table is not among them: it has databases of its own (see :mod:`abaton.governance.vault`).
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, UniqueConstraint
+
+metadata = MetaData()
+
+studies = Table(
+    "studies",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("document", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("published", Text, nullable=False),
+    Column("ends", Text, nullable=False),
+    Column("keep_until", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("closed", Text, nullable=False),
+    UniqueConstraint("study", "version"),
+)
+
+consents = Table(
+    "consents",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("study", Text, primary_key=True),  # empty: the general wish to be told of studies
+    Column("version", Integer, primary_key=True),
+    Column("document", Text, nullable=False),
+    Column("changed", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+)
+
+subjects = Table(
+    "subjects",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("study", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("changed", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("snapshot", Text, primary_key=True),
+    Column("study", Text, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("at", Text, nullable=False),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("snapshot", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("left", Text, nullable=False),  # when the person left it; empty while in
+    Index("members_by_subject", "subject"),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("run", Text, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("snapshot", Text, nullable=False),
+    Column("at", Text, nullable=False),
+)
+
+marks = Table(
+    "marks",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("run", Text, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("at", Text, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
+senders = Table(
+    "senders",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("ring", Text, nullable=False),
+    Column("since", Text, nullable=False),
+    Column("until", Text, nullable=False),
+)
+
+sender_keys = Table(
+    "sender_keys", metadata, Column("key", Text, primary_key=True), Column("name", Text, nullable=False)
+)
+
+counters = Table(
+    "counters", metadata, Column("study", Text, primary_key=True), Column("last", BigInteger, nullable=False)
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("created", Text, nullable=False),
+    Column("receipt", Text, nullable=False),
+    Index("outbox_by_subject", "study", "subject"),
+)
+
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("sender", Text, nullable=False),
+    Column("study", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("received", Text, nullable=False),
+    Index("inbox_by_subject", "study", "subject"),
+)
+
+ledger = Table(  # stays when records are deleted, so that they cannot be sent again; holds nobody
+    "ledger",
+    metadata,
+    Column("sender", Text, primary_key=True),
+    Column("study", Text, primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("digest", Text, nullable=False),
+    Column("receipt", Text, nullable=False),
+    Index("ledger_by_digest", "digest"),
+)
+
+deletions = Table(
+    "deletions",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("sender", Text, primary_key=True),
+    Column("receipt", Text, nullable=False),
+)
+
+withdrawals = Table(
+    "withdrawals",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("row", Text, nullable=False),  # the tag of the person's row in the vault
+    Column("step", Text, nullable=False),
+    Column("since", Text, nullable=False),
+    Column("changed", Text, nullable=False),
+    Column("waits_for", Text, nullable=False),
+    Column("evidence", Text, nullable=False),
+)

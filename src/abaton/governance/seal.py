@@ -1,0 +1,211 @@
+"""Sealing: content in any size, readable by one recipient alone, from a sender who cannot be imitated.
+
+The content is compressed and cut into chunks of 64 KiB. Each is encrypted with AES-256-GCM under a key that is used
+for this envelope only and is itself sealed to the recipient (HPKE). The number of a chunk and whether it is the last
+are in its nonce, so chunks cannot be left out, repeated, exchanged or cut off. The sender signs all of it at the end.
+
+Everything here is a function from pieces of bytes to pieces of bytes; memory does not grow with the content. What
+:func:`opened` yields must not be used before it has come to its end: only then is it known to be whole and genuine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, cast
+
+import zstandard
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from abaton.errors import SettingsError
+from abaton.governance.envelope import (
+    CHUNK,
+    SIGNATURE_BYTES,
+    Compression,
+    Header,
+    Pieces,
+    Preamble,
+    frame,
+    read_frames,
+    read_preamble,
+    write_preamble,
+)
+from abaton.governance.keys import PrivateKey, PublicKey
+from abaton.governance.refusals import Code, Denied
+from abaton.governance.rings import Ring
+
+MOST_CONTENT = 1 << 40
+_INFO = b"abaton-seal-1\0"
+_SIGNED = b"abaton-seal-1 signature\0"
+_LARGEST_WINDOW = 1 << 23  # what a hostile sender can make the reader set aside
+
+Find = Callable[[str], PublicKey | None]
+"""The sender's signing key by its id, or nothing if it does not count."""
+
+
+def seal(
+    content: Iterable[bytes], header: Header, signer: PrivateKey, recipient: PublicKey, content_key: bytes
+) -> Iterator[bytes]:
+    """Seal content piece by piece.
+
+    Args:
+        content: What to seal.
+        header: What is written on the outside; its sender and recipient must be the two keys.
+        signer: The sender's signing key.
+        recipient: The key to seal to.
+        content_key: 32 random bytes that are used for nothing else, ever.
+    """
+    if header.sender != signer.id or header.recipient != recipient.id or len(content_key) != 32:
+        raise SettingsError("the head of the envelope names other keys", remedy="name those that are used")
+    opening = write_preamble(header, recipient.wrap(content_key, _INFO + header.written()))
+    written = hashlib.sha256(opening)
+    yield opening
+    about, cipher = written.digest(), AESGCM(content_key)
+    for number, (chunk, last) in enumerate(_chunks(_compressed(content, header.compression))):
+        piece = frame(cipher.encrypt(_nonce(number, last=last), chunk, about), last=last)
+        written.update(piece)
+        yield piece
+    yield signer.sign(_SIGNED + written.digest())
+
+
+def opened(
+    pieces: Iterable[bytes], ring: Ring, find: Find, *, limit: int = MOST_CONTENT
+) -> Iterator[Header | bytes]:
+    """Open an envelope: first its header, then the content in pieces. Use nothing of it before the end is reached.
+
+    Args:
+        pieces: The envelope's bytes.
+        ring: The recipient's keys.
+        find: The sender's key by its id.
+        limit: The most bytes that the content may have.
+    """
+    reading = Pieces(pieces)
+    preamble = read_preamble(reading)
+    sender = _sender(preamble.header, find)
+    yield preamble.header
+    info = _INFO + preamble.header.written()
+    content_key = ring.opening(preamble.header.recipient).unwrap(preamble.wrapped, info)
+    if len(content_key) != 32:
+        raise Denied(Code.MALFORMED, "the sealed key has another length", where="sealed data")
+    seen = hashlib.sha256(preamble.raw)
+    chunks = _decrypted(reading, seen, AESGCM(content_key), seen.digest())
+    size = 0
+    for piece in _expanded(chunks, preamble.header.compression):
+        size += len(piece)
+        if size > limit:
+            raise Denied(Code.TOO_LARGE, "the content is larger than allowed", where="sealed data")
+        yield piece
+    _check_end(reading, seen, sender)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What can be known of an envelope without opening it: its head, its fingerprint and its size."""
+
+    header: Header
+    digest: str
+    size: int
+
+
+def look(pieces: Iterable[bytes], find: Find) -> Looked:
+    """Check form and signature of an envelope without being able to read it.
+
+    This is what a service that takes envelopes needs; the key that opens them can stay elsewhere.
+    """
+    reading = Pieces(pieces)
+    preamble = read_preamble(reading)
+    sender = _sender(preamble.header, find)
+    seen, size = hashlib.sha256(preamble.raw), len(preamble.raw)
+    for length, sealed, _ in read_frames(reading):
+        seen.update(length + sealed)
+        size += len(length) + len(sealed)
+    signature = _check_end(reading, seen, sender)
+    seen.update(signature)
+    return Looked(preamble.header, seen.hexdigest(), size + len(signature))
+
+
+def peek(start: bytes) -> Preamble:
+    """The head of an envelope from its first bytes, not yet checked against anything."""
+    return read_preamble(Pieces([start]))
+
+
+def _sender(header: Header, find: Find) -> PublicKey:
+    found = find(header.sender)
+    if found is None:
+        raise Denied(Code.UNKNOWN_SENDER, "nobody here knows the sender", where="sealed data")
+    return found
+
+
+def _check_end(reading: Pieces, seen: hashlib._Hash, sender: PublicKey) -> bytes:
+    signature = reading.take(SIGNATURE_BYTES)
+    reading.end()
+    if not sender.verify(signature, _SIGNED + seen.digest()):
+        raise Denied(Code.FORGED, "the signature is not the sender's", where="sealed data")
+    return signature
+
+
+def _nonce(number: int, *, last: bool) -> bytes:
+    return number.to_bytes(11, "big") + bytes([last])
+
+
+def _decrypted(reading: Pieces, seen: hashlib._Hash, cipher: AESGCM, about: bytes) -> Iterator[bytes]:
+    for number, (length, sealed, last) in enumerate(read_frames(reading)):
+        seen.update(length + sealed)
+        try:
+            yield cipher.decrypt(_nonce(number, last=last), sealed, about)
+        except InvalidTag:
+            raise Denied(Code.TAMPERED, f"chunk {number} was changed", where="sealed data") from None
+
+
+def _chunks(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        while len(waiting) > CHUNK:  # never all of it: the last chunk must be known as such
+            yield bytes(waiting[:CHUNK]), False
+            del waiting[:CHUNK]
+    yield bytes(waiting), True
+
+
+def _compressed(pieces: Iterable[bytes], how: Compression) -> Iterator[bytes]:
+    if how is Compression.NONE:
+        yield from pieces
+        return
+    packing = zstandard.ZstdCompressor(level=3).compressobj()
+    for piece in pieces:
+        yield packing.compress(piece)
+    yield packing.flush()
+
+
+def _expanded(chunks: Iterator[bytes], how: Compression) -> Iterator[bytes]:
+    if how is Compression.NONE:
+        yield from chunks
+        return
+    source = _Readable(chunks)
+    unpacking = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+    with unpacking.stream_reader(cast("IO[bytes]", source), read_size=CHUNK) as stream:
+        try:
+            while piece := stream.read(CHUNK):  # bounded: a small chunk cannot fill the memory
+                yield piece
+        except zstandard.ZstdError:
+            raise Denied(Code.MALFORMED, "the content does not unpack", where="sealed data") from None
+    if source.read(1):
+        raise Denied(Code.MALFORMED, "something follows after the content", where="sealed data")
+
+
+class _Readable:
+    """Chunks as something that can be read from."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._waiting = chunks, b""
+
+    def read(self, size: int = -1) -> bytes:
+        while not self._waiting:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return b""
+            self._waiting = chunk
+        taken, self._waiting = self._waiting[:size], self._waiting[size:]
+        return taken

@@ -1,0 +1,131 @@
+"""Sealed files: written and opened whole or not at all, however large they are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from abaton.canonical import canonical
+from abaton.errors import Refused, SettingsError
+from abaton.governance.envelope import Header
+from abaton.governance.keys import PrivateKey, PublicKey
+from abaton.governance.rings import Ring
+from abaton.governance.seal import MOST_CONTENT, Find, Looked, look, opened, seal
+
+_PIECE = 1 << 18
+_LONGEST_LINE = 1 << 28
+
+
+def pieces_of(path: Path) -> Iterator[bytes]:
+    """A file's bytes, a quarter of a megabyte at a time."""
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    except OSError as error:
+        raise SettingsError(
+            "the file cannot be read", where=str(path), remedy=error.strerror or "check the path"
+        ) from None
+
+
+def canonical_lines(path: Path) -> Iterator[bytes]:
+    """The records of a file, one line each in the one form that stands for their content."""
+    with path.open("rb") as file:
+        if path.suffix == ".json":
+            yield canonical(_json(file.read(), path, 1)) + b"\n"
+            return
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
+            if line.strip():
+                yield canonical(_json(line, path, number)) + b"\n"
+
+
+def _json(raw: bytes, path: Path, line: int) -> object:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise Refused(
+            "this is not JSON",
+            where=f"{path.name}, line {line}",
+            remedy="mend it, or seal the file with --as-is",
+        ) from None
+
+
+def seal_file(
+    content: Iterable[bytes],
+    target: Path,
+    header: Header,
+    signer: PrivateKey,
+    recipient: PublicKey,
+    content_key: bytes,
+) -> int:
+    """Seal content into a file and return its size; the file is there only when it is complete and on the disk."""
+    size = 0
+    with appearing(target) as file:
+        for piece in seal(content, header, signer, recipient, content_key):
+            size += file.write(piece)
+    return size
+
+
+def open_file(
+    source: Path,
+    target: Path,
+    ring: Ring,
+    find: Find,
+    *,
+    accept: Callable[[Looked], object],
+    limit: int = MOST_CONTENT,
+) -> Looked:
+    """Open a sealed file; nothing is under the target's name until all of it is known to be whole and genuine.
+
+    Args:
+        source: The sealed file.
+        target: Where the content goes.
+        ring: The recipient's keys.
+        find: The sender's key by its id.
+        accept: Called once all is verified, before the content appears; it raises to refuse (replays, wrong study).
+        limit: The most bytes that the content may have.
+    """
+    looked = look(pieces_of(source), find)
+    with appearing(target) as file:
+        stream = opened(pieces_of(source), ring, find, limit=limit)
+        next(stream)
+        for piece in stream:
+            assert isinstance(piece, bytes)
+            file.write(piece)
+        accept(looked)
+    return looked
+
+
+@contextlib.contextmanager
+def appearing(target: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is complete, readable by its owner alone."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        temporary.unlink(missing_ok=True)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise SettingsError(
+            "the file was not written", where=str(target), remedy=error.strerror or "choose another place"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

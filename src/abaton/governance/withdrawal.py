@@ -1,0 +1,208 @@
+"""Withdrawal: a cascade of steps that is carried out to its end, however often it is interrupted, and once.
+
+Invariants:
+(1) steps are done in order; a step is written down, with its audit entry, in one transaction after its action is done;
+(2) an action can be repeated without harm, so a crash at any moment only repeats the step that was under way;
+(3) a step that has to wait for somebody stays, with what it waits for and since when, on a list that anybody can see;
+(4) a case that is done is never begun again by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sql
+
+from abaton.errors import AbatonError, StoreError
+from abaton.governance import schema
+from abaton.governance.audit import Entry, append_in
+from abaton.governance.refusals import Code, Denied
+from abaton.governance.standing import subject_lock
+from abaton.governance.tags import is_name, is_tag
+from abaton.governance.times import stamp
+from abaton.store import Database
+
+
+class Step(StrEnum):
+    """What has to be done, in this order."""
+
+    STOP = "stop-collecting"
+    LOCAL = "delete-local-copies"
+    ORDER = "sign-deletion-order"
+    RECEIPT = "deletion-at-the-centre"
+    KEY = "destroy-row-key"
+    ROW = "destroy-row"
+    COHORT = "leave-cohorts"
+    ROUNDS = "mark-rounds"
+    DONE = "done"
+
+
+ORDER_OF_STEPS = tuple(Step)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One person's withdrawal from one study.
+
+    Args:
+        study: The study.
+        subject: The person's tag in the registry.
+        row: The tag of the person's row in the vault.
+        step: What has to be done next.
+        since: When the person withdrew.
+        changed: When the last step was done.
+        waits_for: What the next step waits for; empty if it was not tried, or nothing is in its way.
+        evidence: What the steps gave, such as signed statements.
+    """
+
+    study: str
+    subject: str
+    row: str
+    step: Step
+    since: str
+    changed: str
+    waits_for: str
+    evidence: Mapping[str, Any]
+
+
+class Waiting(Exception):
+    """A step cannot be done yet; says for what it waits, as a code."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(what)
+
+
+Action = Callable[[Case, datetime], Mapping[str, Any]]
+"""Does one step, as often as it is asked, and returns the evidence; raises :class:`Waiting` if it cannot yet."""
+
+
+class Cascade:
+    """The withdrawals of one database.
+
+    Args:
+        database: The governance database of the site.
+        actions: What to do at each step (see :func:`abaton.governance.actions.site_actions`).
+    """
+
+    def __init__(self, database: Database, actions: Mapping[Step, Action]) -> None:
+        missing = [step for step in ORDER_OF_STEPS if step is not Step.DONE and step not in actions]
+        if missing:
+            raise StoreError(
+                f"no action for step '{missing[0]}'", where="withdrawal", remedy="give all actions"
+            )
+        self.database, self.actions = database, actions
+
+    def begin(self, study: str, subject: str, row: str, when: datetime) -> Case:
+        """Open a case, or find the one that is open; after a case is done, a new yes and a new no open a new one."""
+        if not is_name(study) or not is_tag(subject) or not is_tag(row):
+            raise Denied(Code.MALFORMED, "a withdrawal names a study and a person's tags", where="withdrawal")
+        values = {
+            "row": row,
+            "step": Step.STOP.value,
+            "since": stamp(when),
+            "changed": stamp(when),
+            "waits_for": "",
+            "evidence": "{}",
+        }
+
+        def work(connection: sql.Connection) -> None:
+            found = _find(connection, study, subject)
+            if found is not None and found.step is not Step.DONE:
+                return
+            connection.execute(schema.withdrawals.delete().where(_this(study, subject)))
+            connection.execute(schema.withdrawals.insert().values(study=study, subject=subject, **values))
+            append_in(connection, Entry("withdrawal-started", about=subject, study=study), when)
+
+        self.database.write(work, lock=subject_lock(subject))
+        return self.case(study, subject)
+
+    def case(self, study: str, subject: str) -> Case:
+        """A case as it stands."""
+        found = self.database.read(lambda connection: _find(connection, study, subject))
+        if found is None:
+            raise Denied(Code.NOT_FOUND, "there is no such withdrawal", where="withdrawal")
+        return found
+
+    def advance(self, case: Case, when: datetime) -> Case:
+        """Do the steps that are left, as far as they can be done now."""
+        while case.step is not Step.DONE:
+            try:
+                evidence = self.actions[case.step](case, when)
+            except Waiting as waiting:
+                self._wait(case, waiting.what)
+                return self.case(case.study, case.subject)
+            except Denied as error:
+                self._wait(case, error.code.value)
+                raise
+            self._done(case, evidence, when)
+            case = self.case(case.study, case.subject)
+        return case
+
+    def advance_all(self, when: datetime) -> list[Case]:
+        """Go on with every open case; what is still open afterwards."""
+        for case in self.pending():
+            with contextlib.suppress(
+                AbatonError
+            ):  # one that is refused or fails stays on the list; the others go on
+                self.advance(case, when)
+        return self.pending()
+
+    def pending(self) -> list[Case]:
+        """The open cases, the oldest first."""
+        return pending(self.database)
+
+    def _done(self, case: Case, evidence: Mapping[str, Any], when: datetime) -> None:
+        following = ORDER_OF_STEPS[ORDER_OF_STEPS.index(case.step) + 1]
+        text = json.dumps({**case.evidence, **evidence}, sort_keys=True)
+        values = {"step": following.value, "changed": stamp(when), "waits_for": "", "evidence": text}
+
+        def work(connection: sql.Connection) -> None:
+            chosen = schema.withdrawals.update().where(
+                _this(case.study, case.subject), schema.withdrawals.c.step == case.step.value
+            )
+            if connection.execute(chosen.values(**values)).rowcount:  # else somebody else has done it
+                detail = {"step": case.step.value}
+                append_in(
+                    connection,
+                    Entry("withdrawal-step", about=case.subject, study=case.study, detail=detail),
+                    when,
+                )
+
+        self.database.write(work, lock=subject_lock(case.subject))
+
+    def _wait(self, case: Case, what: str) -> None:
+        chosen = schema.withdrawals.update().where(
+            _this(case.study, case.subject), schema.withdrawals.c.step == case.step.value
+        )
+        self.database.write(
+            lambda connection: connection.execute(chosen.values(waits_for=what)),
+            lock=subject_lock(case.subject),
+        )
+
+
+def pending(database: Database) -> list[Case]:
+    """The open cases, the oldest first; anybody may look."""
+    table = schema.withdrawals
+    chosen = sql.select(table).where(table.c.step != Step.DONE.value).order_by(table.c.since, table.c.subject)
+    return database.read(lambda connection: [_read(row) for row in connection.execute(chosen)])
+
+
+def _this(study: str, subject: str) -> sql.ColumnElement[bool]:
+    return (schema.withdrawals.c.study == study) & (schema.withdrawals.c.subject == subject)
+
+
+def _find(connection: sql.Connection, study: str, subject: str) -> Case | None:
+    row = connection.execute(sql.select(schema.withdrawals).where(_this(study, subject))).first()
+    return None if row is None else _read(row)
+
+
+def _read(row: Any) -> Case:
+    fields = dict(row._mapping)
+    return Case(**{**fields, "step": Step(row.step), "evidence": json.loads(row.evidence)})

@@ -1,0 +1,222 @@
+"""A database by its address: SQLite in a file by default, PostgreSQL where there is a server.
+
+Invariants:
+(1) a change is whole or not at all, and survives a crash once it was reported as done;
+(2) on SQLite writers queue up (``BEGIN IMMEDIATE``), so what a writer has read still holds when it writes;
+(3) on PostgreSQL whoever reads in order to write names a lock and queues up behind its other holders;
+(4) what was deleted and scrubbed is not in the database's files any more (see :meth:`Database.scrub` for
+what a server keeps).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import sqlalchemy as sql
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, NoSuchModuleError, OperationalError
+
+from abaton.errors import SettingsError, StoreError
+
+T = TypeVar("T")
+
+_BUSY_SECONDS = 60
+_TRIES = 12
+_AGAIN = {"40001", "40P01"}  # PostgreSQL: could not serialise, deadlock
+
+
+class Database:
+    """The tables of one part of Abaton, at an address.
+
+    Args:
+        url: ``postgresql+psycopg://…``, ``sqlite:///file`` or just the path of a file.
+        metadata: The tables; those that are missing are made.
+        durable: Whether a change must survive a power cut (else: a crash of the process only).
+    """
+
+    def __init__(self, url: str | Path, metadata: sql.MetaData, *, durable: bool = True) -> None:
+        self.url = _address(url)
+        self.name = self.url.render_as_string(hide_password=True)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._engine = self._connect(durable=durable)
+        self.metadata = metadata
+        self.write(lambda connection: metadata.create_all(connection), lock="tables")
+
+    def _connect(self, *, durable: bool) -> sql.Engine:
+        try:
+            if not self.is_sqlite:
+                return sql.create_engine(self.url, pool_pre_ping=True, pool_size=8, max_overflow=24)
+            _private_file(self.url.database or "")
+            engine = sql.create_engine(self.url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=8)
+        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+            raise SettingsError(
+                f"a database at '{self.name}' cannot be used",
+                remedy="give a file, or postgresql+psycopg://… after installing abaton[postgres]",
+            ) from error
+        sql.event.listen(engine, "connect", _prepare_durable if durable else _prepare)
+        sql.event.listen(engine, "begin", _begin)
+        return engine
+
+    def write(self, work: Callable[[sql.Connection], T], *, lock: str = "") -> T:
+        """Do some work as one change; it may be done anew if the server asks for it, so it must be repeatable.
+
+        Args:
+            work: What to do, given a connection.
+            lock: What to hold meanwhile; needed by work that reads what it then changes.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                with self.transaction(write=True) as connection:
+                    if lock:
+                        hold(connection, lock)
+                    return work(connection)
+            except _Again:
+                if not left:
+                    raise StoreError(
+                        "the database is too busy", where=self.name, remedy="try again"
+                    ) from None
+        raise AssertionError
+
+    def read(self, work: Callable[[sql.Connection], T]) -> T:
+        """Do some work that changes nothing."""
+        with self.transaction(write=False) as connection:
+            return work(connection)
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool) -> Iterator[sql.Connection]:
+        """One transaction; whatever the database complains about becomes one clear line without content."""
+        try:
+            with (
+                self._engine.connect().execution_options(abaton_write=write) as connection,
+                connection.begin(),
+            ):
+                yield connection
+        except IntegrityError:
+            raise
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) in _AGAIN:
+                raise _Again from error
+            raise StoreError(
+                f"the store cannot be used: {_told(error, self.is_sqlite)}",
+                where=self.name,
+                remedy="check that it is there, has space, and that you may write to it",
+            ) from error
+        except DatabaseError as error:
+            raise StoreError(
+                f"the store's database is damaged or not of this form: {_told(error, self.is_sqlite)}",
+                where=self.name,
+                remedy="restore it from a backup, or move it away and start again",
+            ) from error
+
+    def scrub(self, *tables: sql.Table) -> None:
+        """Make what was deleted go from the database's files.
+
+        SQLite overwrites what is deleted; this empties the write-ahead log and rewrites the file. PostgreSQL
+        rewrites the tables; its own write-ahead log and backups keep old bytes until they are recycled, which
+        is why what must be unreadable at once is encrypted under a key that is kept elsewhere and destroyed.
+        """
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            if not self.is_sqlite:
+                for table in tables:
+                    connection.execute(sql.text(f'VACUUM (FULL) "{table.name}"'))
+                return
+            connection.execute(sql.text("VACUUM"))
+            busy = connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)")).scalar()
+        if busy:
+            raise StoreError(
+                "somebody still reads what was deleted", where=self.name, remedy="try again soon"
+            )
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Again(Exception):
+    """The server asks to do the transaction anew."""
+
+
+def hold(connection: sql.Connection, lock: str) -> None:
+    """Queue up behind the other holders of a lock until the transaction ends."""
+    if connection.dialect.name != "sqlite":  # there a writer is alone anyway
+        number = int.from_bytes(hashlib.sha256(lock.encode()).digest()[:8], "big", signed=True)
+        connection.execute(sql.text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
+
+
+def insert_new(connection: sql.Connection, table: sql.Table, rows: list[dict[str, Any]]) -> None:
+    """Insert rows and pass over those that are there already."""
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as insert_sqlite
+
+        connection.execute(insert_sqlite(table).on_conflict_do_nothing(), rows)
+    else:
+        from sqlalchemy.dialects.postgresql import insert as insert_postgres
+
+        connection.execute(insert_postgres(table).on_conflict_do_nothing(), rows)
+
+
+def _address(url: str | Path) -> sql.URL:
+    text = str(url)
+    try:
+        made = make_url(text) if "://" in text else sql.URL.create("sqlite", database=text)
+    except ArgumentError as error:
+        raise SettingsError(
+            "the address of a database is not understood",
+            remedy="give a file, sqlite:///file or postgresql+psycopg://user@host/name",
+        ) from error
+    if made.get_backend_name() not in {"sqlite", "postgresql"} or (
+        made.get_backend_name() == "sqlite" and made.database in {None, "", ":memory:"}
+    ):
+        raise SettingsError(
+            "only SQLite files and PostgreSQL can hold a store",
+            remedy="give a file or postgresql+psycopg://…",
+        )
+    return made
+
+
+def _private_file(name: str) -> None:
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write: {error.strerror}", where=name, remedy="choose a place you may write to"
+        ) from error
+
+
+def _told(error: DatabaseError, is_sqlite: bool) -> str:  # noqa: FBT001
+    # A server's message may quote the values of a row; SQLite's never does.
+    return str(error.orig) if is_sqlite else type(error.orig).__name__
+
+
+def _prepare(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by us, see _begin
+    # With a write-ahead log a killed process loses nothing that was committed, and readers never wait.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _prepare_durable(connection: Any, record: Any) -> None:
+    _prepare(connection, record)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA secure_delete=ON")
+
+
+def _begin(connection: sql.Connection) -> None:
+    writes = connection.get_execution_options().get("abaton_write")
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
