@@ -23,6 +23,7 @@ MAY_USE = {
     "records": {"errors", "files"},
     "store": {"errors", "files"},
     "governance": {"errors", "canonical", "records", "store"},
+    "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
     "report": {"errors", "vectors", "store"},
     "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
 }

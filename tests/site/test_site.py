@@ -150,6 +150,12 @@ def test_coarser_dates_are_coarser_after_shifting_too(house, opened):
     )
 
 
+def test_the_larger_k_counts(house, opened):
+    write(house / "records", people(1))
+    assert opened(study()).anonymity.k == 5
+    assert opened(study(), "[rules]\nk = 12\n").anonymity.k == 12
+
+
 def test_somebody_who_is_refused_is_left_out_and_the_others_go_on(house, opened):
     odd = {**pressure(1), "modifierExtension": [{"url": "http://x", "valueBoolean": True}]}
     write(house / "records", [*people(2, 3), patient(1), condition(1), odd])
@@ -291,3 +297,23 @@ def test_bundles_in_a_directory(house, opened):
     for subject in found:
         (seen,) = (r for r in subject.records if r.type == "Observation")
         assert seen.content["subject"]["reference"] == f"Patient/{subject.identity}"
+
+
+@pytest.mark.shared
+def test_a_real_export_goes_through_and_belongs_together(shared, house):
+    """Synthetic patients of a public bulk export: nobody is lost without a reason, every record has its person."""
+    from abaton.site import load_site, open_site
+
+    text = (house / "site.toml").read_text().replace('"records"', f'"{shared / "data/fhir/bulk-ndjson"}"')
+    (house / "site.toml").write_text(text)
+    whole = study()
+    adults = whole.eligibility.model_copy(update={"criteria": whole.eligibility.criteria[:1]})
+    site = open_site(load_site(house / "site.toml"), whole.model_copy(update={"eligibility": adults}), NOW)
+    found = list(site.kept())
+    assert len(found) > 100
+    assert site.funnel.adds_up
+    for subject in found:
+        named = {
+            record.content["subject"]["reference"] for record in subject.records if record.type != "Patient"
+        }
+        assert named <= {subject.key}

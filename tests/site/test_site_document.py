@@ -8,6 +8,7 @@ from cohort import study
 from abaton.records import Dates
 from abaton.site import SiteError, load_site, site_from_toml, smallest_count, starter
 from abaton.site.document import Hours
+from abaton.study.privacy import Privacy
 
 GOOD = """
 [site]
@@ -123,6 +124,13 @@ def test_what_is_weaker_than_the_study_is_refused_with_its_line(tmp_path, rule, 
     (problem,) = error.value.problems
     assert told in str(problem)
     assert problem.line == 11
+
+
+def test_a_k_that_nobody_can_keep_is_refused(tmp_path):
+    (tmp_path / "site.toml").write_text(f"{GOOD}[rules]\nk = 7\n")
+    bare = study().model_copy(update={"privacy": Privacy()})
+    with pytest.raises(SiteError, match="k = 7 cannot be kept"):
+        load_site(tmp_path / "site.toml").against(bare)
 
 
 def test_what_is_stricter_counts(tmp_path):

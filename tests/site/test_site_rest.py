@@ -161,6 +161,13 @@ def test_answers_that_are_no_page_are_refused(server, tmp_path, reply, told):
         ids(source(server, tmp_path))
 
 
+def test_a_server_without_an_end_does_not_fill_the_disk(server, tmp_path, monkeypatch):
+    searched(server, [patient(i) for i in range(9)])
+    monkeypatch.setattr("abaton.site.fetched.LEAST_FREE", 1 << 62)
+    with pytest.raises(Refused, match="the disk is nearly full"):
+        ids(source(server, tmp_path))
+
+
 def test_a_whole_site_from_a_server(server, house):
     searched(server, [*people(*range(9)), pressure(3, 150, name="second")])
     text = (

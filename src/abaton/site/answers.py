@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from abaton.records.parsing import parse
 MAX_PAGE = 64 * 1024 * 1024
 FHIR_JSON = ("application/fhir+json", "application/json", "application/json+fhir")
 NDJSON = ("application/fhir+ndjson", "application/ndjson", "application/x-ndjson", "application/octet-stream")
+_WORD = re.compile(r"[A-Za-z$._-]{0,40}|[rRvV]\d{1,2}")
 _CODES = {
     "invalid", "structure", "required", "value", "invariant", "security", "login", "unknown", "expired",
     "forbidden", "suppressed", "processing", "not-supported", "duplicate", "multiple-matches", "not-found",
@@ -53,13 +55,18 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def place_of(url: str) -> str:
-    """An address without its query, which may hold a person's id.
+    """An address as an error may show it: without its query and without what may be somebody's number.
 
-    >>> place_of("https://fhir.example/r4/Observation?patient=7")
-    'https://fhir.example:443/r4/Observation'
+    >>> place_of("https://fhir.example/r4/Patient/4711/Observation?name=x")
+    'https://fhir.example:443/r4/Patient/…/Observation'
     """
     scheme, host, port = origin(url)
-    return f"{scheme}://{host}:{port}{urlsplit(url).path}"
+    path = urlsplit(url).path if host else ""
+    return f"{scheme}://{host}:{port}" + "/".join(_harmless(part) for part in path.split("/"))
+
+
+def _harmless(part: str) -> str:
+    return part if _WORD.fullmatch(part) else "…"
 
 
 def expect(headers: Mapping[str, str], types: tuple[str, ...], url: str) -> None:

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from abaton.errors import SettingsError
+from abaton.errors import Refused, SettingsError
 
 STATE = "state.ndjson"
+LEAST_FREE = 256 * 1024 * 1024
 _CHUNK = 1 << 20
 
 
@@ -108,7 +109,17 @@ class Fetched:
         return os.fdopen(os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b")
 
     def enter(self, name: str, place: Any) -> None:
-        """Count a file that was written whole, and note where to go on, both in one step."""
+        """Count a file that was written whole, and note where to go on, both in one step.
+
+        Raises:
+            Refused: The disk is nearly full: a server that never ends must not fill it.
+        """
+        if shutil.disk_usage(self.folder).free < LEAST_FREE:
+            raise Refused(
+                "the disk is nearly full",
+                where=str(self.folder),
+                remedy="make room, or name another records.work",
+            )
         kept = _measured(self.folder / name)
         self._append({"file": asdict(kept), "next": place})
         self._files[name], self.next = kept, place

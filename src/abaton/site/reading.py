@@ -84,7 +84,7 @@ def site_from_toml(text: str, file: str = "site.toml") -> SiteDocument:
 
 
 def weaker(site: SiteDocument, study: Study) -> Iterator[tuple[Keys, str, str]]:
-    """Every setting of the site that is weaker than the study's: where it stands, what it is, what to do."""
+    """Every setting of the site that is weaker than the study's, or cannot be kept: where, what, what to do."""
     rules, wish = site.rules, study.deidentification
     asked = study.privacy.anonymity
     if rules.k is not None and asked is not None and rules.k < asked.k:
@@ -92,6 +92,12 @@ def weaker(site: SiteDocument, study: Study) -> Iterator[tuple[Keys, str, str]]:
             ("rules", "k"),
             f"the site's rule k = {rules.k} is weaker than the study's k = {asked.k}",
             "raise it, or leave it out",
+        )
+    if rules.k is not None and asked is None:
+        yield (
+            ("rules", "k"),
+            f"the site's rule k = {rules.k} cannot be kept: the study does not say by what people are recognised",
+            "ask for [privacy.anonymity] in the study, or leave it out",
         )
     if rules.smallest_count is not None and rules.smallest_count < wish.count_floor:
         yield (

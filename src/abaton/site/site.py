@@ -18,6 +18,7 @@ from pathlib import Path
 
 from abaton.errors import Refused
 from abaton.governance import Action
+from abaton.records.anonymity import AnonymitySettings
 from abaton.records.apart import apart
 from abaton.records.deidentify import Deidentifier
 from abaton.records.features import Featurised, featurise
@@ -99,6 +100,12 @@ class Site:
         """What the study needs, today."""
         return self.study.need(self.now.date())
 
+    @property
+    def anonymity(self) -> AnonymitySettings | None:
+        """What is asked of the whole table: the study's settings, with the site's k where that is larger."""
+        asked = self.study.privacy.anonymity
+        return None if asked is None else replace(asked, k=max(asked.k, self.document.rules.k or 0))
+
     def kept(self) -> Iterator[KeptSubject]:
         """Every subject that is read, eligible and consented, with what is kept of their records."""
         self.funnel, self.read, self.left_out, self.tally = Funnel(), Counter(), Counter(), Tally()
@@ -169,7 +176,7 @@ class _Cleaner:
 
     def __init__(self, site: Site) -> None:
         rules, need = site.document.rules, site.need
-        self._site = site
+        self._site, self._leaving = site, need.types | {"Patient"}
         self._first = Deidentifier(need, site.names, year=site.now.year)
         extra = tuple(rule.plain() for rule in rules.deidentification)
         coarser = rules.dates if rules.dates is not need.deidentification.dates else None
@@ -177,7 +184,7 @@ class _Cleaner:
         self.tally = self._first.tally
 
     def __call__(self, subject: Subject, permission: Permission) -> tuple[Deidentified, ...]:
-        kinds = {record.type for record in subject.records}
+        kinds = self._leaving & {record.type for record in subject.records}
         held_back = {kind: why for kind in kinds if (why := self._held_back(subject.id, kind))}
         entries = []
         for url, record in subject.entries:
