@@ -2,12 +2,12 @@
 
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
-from abaton.site.checking import Check, check_site
+from abaton.site.checking import Check, check_site, checked
 from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, StatedGround, subject_tag
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.masking import masked, told
-from abaton.site.opening import open_site
+from abaton.site.opening import gate_of, open_site
 from abaton.site.queries import Query, queries
 from abaton.site.reading import SiteError, SiteFile, load_site, site_from_toml, smallest_count
 from abaton.site.rest import RestSource
@@ -45,6 +45,8 @@ __all__ = [
     "Wanted",
     "Web",
     "check_site",
+    "checked",
+    "gate_of",
     "load_site",
     "masked",
     "open_site",
