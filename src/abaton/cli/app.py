@@ -7,7 +7,21 @@ import sys
 import typer
 
 from abaton import __version__
-from abaton.cli import audit, bench, codec, keys, lab, records, retention, runs, sealing, site, study, vault
+from abaton.cli import (
+    audit,
+    bench,
+    codec,
+    federation,
+    keys,
+    lab,
+    records,
+    retention,
+    runs,
+    sealing,
+    site,
+    study,
+    vault,
+)
 from abaton.cli.output import complain, emit
 from abaton.errors import AbatonError
 
@@ -18,7 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (runs.demo, runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
+app.command()(federation.demo)
+app.command()(federation.run)
+app.command()(federation.report)
+for command in (runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
 app.command()(sealing.seal)
 app.command("open")(sealing.open_sealed)

@@ -128,12 +128,13 @@ def run_study(
     Raises:
         Refused: Too few sites can take part, or anonymity cannot be had; nothing was trained.
     """
-    options, now = options or Options(), now or datetime.now(UTC)
+    options, created = options or Options(), datetime.now(UTC)
+    now = now or created
     files = [site if isinstance(site, SiteFile) else load_site(site) for site in sites]
-    run = f"{study.study.id}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run = f"{study.study.id}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     plan = _plan(study, files, options, now, run, step)
     row = RunRow(
-        run, now.isoformat(), options.engine, _recipe(plan, files, now), plan.model.layout.digest, "running", None
+        run, created.isoformat(), options.engine, _recipe(plan, files, now), plan.model.layout.digest, "running", None
     )  # fmt: skip
     with store.holding(run):
         store.add_run(row)
@@ -199,7 +200,8 @@ def _recipe(plan: _Plan, files: Sequence[SiteFile], now: datetime) -> dict[str, 
     return {
         "name": RECIPE,
         "settings": settings,
-        "study": {"id": plan.study.study.id, "hash": plan.study.hash},
+        "study": _facts(plan.study),
+        "method": plan.learning.model_dump(mode="json"),
         "tables": {member.name: member.digest for member in made.members},
         "cohorts": {member.name: _cohort(plan, member, at)[1] for member in made.members},
         "left_out": dict(made.left_out),
@@ -208,6 +210,28 @@ def _recipe(plan: _Plan, files: Sequence[SiteFile], now: datetime) -> dict[str, 
         "columns": list(made.columns),
         "classes": list(made.classes),
         "software": f"abaton {__version__}",
+    }
+
+
+def _facts(study: Study) -> dict[str, Any]:
+    """What a reader of the run wants to know of the study."""
+    about, kept = study.study, study.deidentification
+    return {
+        "id": about.id,
+        "hash": study.hash,
+        "title": about.title,
+        "question": " ".join((about.question or "").split()),
+        "purpose": about.purpose.value,
+        "legal_basis": about.legal_basis,
+        "centre": study.centre.name,
+        "shares": [each.value for each in about.shares],
+        "mechanism": kept.mechanism.value,
+        "dates": kept.dates.value,
+        "smallest_count": kept.count_floor,
+        "statements": {key.value: words for key, words in study.consent.statements.items()}
+        if study.consent
+        else {},
+        "outcome": study.features.label.name if study.features else None,
     }
 
 

@@ -24,7 +24,7 @@ from abaton.store import Journal, Keep, RunRow, Store
 
 # A new recipe is one function in the lab, and one line here.
 RECIPES: Mapping[str, str] = {
-    "demo": "abaton.lab.demo:experiment",
+    "clinics": "abaton.lab.clinics:experiment",
     "policy": "abaton.lab.federation:experiment",
 }
 
