@@ -6,7 +6,7 @@ from abaton.federation.learners import ConsentedLearner, Rows
 from abaton.federation.members import Federation, Member, federate
 from abaton.federation.reading import Reading, read_sites
 from abaton.federation.rolls import Roll
-from abaton.federation.running import COMMUNITY, Options, resume_study, run_study
+from abaton.federation.running import COMMUNITY, Options, resume_study, run_readings, run_study
 
 __all__ = [
     "COMMUNITY",
@@ -24,6 +24,7 @@ __all__ = [
     "judge_models",
     "read_sites",
     "resume_study",
+    "run_readings",
     "run_study",
     "site_counts",
 ]

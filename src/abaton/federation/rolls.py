@@ -15,7 +15,7 @@ from datetime import datetime
 
 from abaton.canonical import digest
 from abaton.errors import Refused
-from abaton.governance import Action, Snapshot, note_round, take_snapshot
+from abaton.governance import Action, note_round, take_snapshot, who_may
 from abaton.site import ConsentGate, RegisteredConsents, SiteFile, gate_of, subject_tag
 from abaton.study import Study
 
@@ -45,6 +45,10 @@ class Roll:
     def inside(self, keys: Sequence[str], at: float) -> frozenset[str]:
         """Who of some people may be used at a moment, without writing anything down."""
         gate, when = self._gate(), self.moment(at)
+        if isinstance(gate, RegisteredConsents):
+            document, allowed = who_may(gate.registry, gate.study, Action.TRAIN, when)
+            self._check(document)
+            return frozenset(key for key in keys if subject_tag(gate.key, self.people[key]) in allowed)
         return frozenset(key for key in keys if gate(self.people[key], "", when, Action.TRAIN).allowed)
 
     def taken(self, keys: Sequence[str], at: float, version: int | None = None) -> tuple[frozenset[str], str]:
@@ -55,20 +59,19 @@ class Roll:
             about = {"study": self.study.study.id, "document": self.study.hash, "purpose": Action.TRAIN.value}
             return inside, digest({**about, "members": sorted(inside)})
         tags = {subject_tag(gate.key, self.people[key]): key for key in keys}
-        made = self._snapshot(gate, list(tags), when)
+        made = take_snapshot(gate.registry, gate.study, Action.TRAIN, when, list(tags))
+        self._check(made.document)
         if version is not None:
             note_round(gate.registry.database, self.run, version, made, when)
         return frozenset(tags[member] for member in made.members), made.id
 
-    def _snapshot(self, gate: RegisteredConsents, tags: list[str], when: datetime) -> Snapshot:
-        taken = take_snapshot(gate.registry, gate.study, Action.TRAIN, when, tags)
-        if taken.document != self.study.hash:
+    def _check(self, document: str) -> None:
+        if document != self.study.hash:
             raise Refused(
                 "the registry has another document of this study now",
                 where=f"site '{self.file.document.site.id}'",
                 remedy="start a new run with the new document",
             )
-        return taken
 
     def _gate(self) -> ConsentGate:
         """The gate, opened once in every process: a database is not shared with a forked one."""

@@ -25,7 +25,7 @@ from abaton.federation.baselines import baselines
 from abaton.federation.judging import judge_models
 from abaton.federation.learners import ConsentedLearner
 from abaton.federation.members import Federation, Member, federate
-from abaton.federation.reading import Step, read_sites
+from abaton.federation.reading import Reading, Step, read_sites
 from abaton.federation.rolls import Roll
 from abaton.learning import Model
 from abaton.site import SiteFile, load_site
@@ -47,12 +47,14 @@ class Options:
         seed: Decides every random number.
         profiles: How fast each site's machine is, under the virtual clock.
         baselines: Whether to train each site alone and all rows pooled, too: for the lab alone.
+        resamples: How often subjects are drawn again for the intervals; 0 for none, and for no curve over time.
     """
 
     engine: str = "virtual"
     seed: int = 1990
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     baselines: bool = False
+    resamples: int = 1000
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -128,11 +130,37 @@ def run_study(
     Raises:
         Refused: Too few sites can take part, or anonymity cannot be had; nothing was trained.
     """
-    options, created = options or Options(), datetime.now(UTC)
-    now = now or created
+    now = now or datetime.now(UTC)
     files = [site if isinstance(site, SiteFile) else load_site(site) for site in sites]
+    readings = read_sites(study, files, now, step)
+    return run_readings(study, readings, store, options, watch=watch, step=step, now=now)
+
+
+def run_readings(
+    study: Study,
+    readings: Sequence[Reading],
+    store: Store,
+    options: Options | None = None,
+    *,
+    now: datetime,
+    watch: Watcher | None = None,
+    step: Step = lambda words: None,
+) -> RunRow:
+    """Run a study at sites that have been read; several runs may share one reading.
+
+    Args:
+        study: The study document.
+        readings: What the sites have.
+        store: Where the run is kept.
+        options: How it is run.
+        now: The moment at which the sites were read.
+        watch: Hears of every event.
+        step: Told of progress, in words without content.
+    """
+    options, created = options or Options(), datetime.now(UTC)
+    files = [reading.file for reading in readings]
     run = f"{study.study.id}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    plan = _plan(study, files, options, now, run, step)
+    plan = _plan(study, readings, options, now, run)
     row = RunRow(
         run, created.isoformat(), options.engine, _recipe(plan, files, now), plan.model.layout.digest, "running", None
     )  # fmt: skip
@@ -153,21 +181,19 @@ def resume_study(
     study = study_from_toml(settings["study"])
     files = [load_site(Path(place)) for place in settings["sites"]]
     profiles = {name: Profile(**values) for name, values in settings["profiles"].items()}
-    options = Options(row.engine, settings["seed"], profiles, settings["baselines"])
+    options = Options(row.engine, settings["seed"], profiles, settings["baselines"], settings["resamples"])
     now = datetime.fromisoformat(settings["now"])
-    plan = _plan(study, files, options, now, row.run, step)
+    plan = _plan(study, read_sites(study, files, now, step), options, now, row.run)
     _check_unchanged(row, plan)
     with store.holding(row.run):
         return _live(store, row, plan, watch, step)
 
 
-def _plan(
-    study: Study, files: Sequence[SiteFile], options: Options, now: datetime, run: str, step: Step
-) -> _Plan:
-    made = federate(study, read_sites(study, files, now, step), options.seed)
+def _plan(study: Study, readings: Sequence[Reading], options: Options, now: datetime, run: str) -> _Plan:
+    made = federate(study, readings, options.seed)
     moment = _moment(options.engine, now)
     rolls = {each.name: Roll(each.file, study, run, each.people, moment) for each in made.members}
-    strange = set(options.profiles) - {file.document.site.id for file in files}
+    strange = set(options.profiles) - {each.name for each in readings}
     if strange:
         raise SettingsError(
             f"there is a profile of '{min(strange)}', but no such site", where="profiles", remedy="remove it"
@@ -195,6 +221,7 @@ def _recipe(plan: _Plan, files: Sequence[SiteFile], now: datetime) -> dict[str, 
             for name, profile in options.profiles.items()
         },
         "baselines": options.baselines,
+        "resamples": options.resamples,
     }
     at = 0.0 if options.engine == "virtual" else now.timestamp()
     return {
@@ -291,9 +318,10 @@ def _judged(store: Store, row: RunRow, plan: _Plan, journal: Journal, outcome: O
             for name in sorted(sent)
         },
         "evaluation": judge_models(
-            plan.learning, plan.federation, model, models, lambda member: inside[member.name], seed=options.seed
+            plan.learning, plan.federation, model, models, lambda member: inside[member.name], seed=options.seed,
+            resamples=options.resamples,
         ),
-        "progress": _progress(store, row, plan, inside),
+        "progress": _progress(store, row, plan, inside) if options.resamples else [],
     }  # fmt: skip
 
 

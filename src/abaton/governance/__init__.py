@@ -9,6 +9,7 @@ from abaton.governance.cohorts import (
     note_round,
     rounds_with,
     take_snapshot,
+    who_may,
 )
 from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
 from abaton.governance.envelope import Compression, Header
@@ -91,4 +92,5 @@ __all__ = [
     "take_snapshot",
     "verifier",
     "verify",
+    "who_may",
 ]

@@ -21,7 +21,7 @@ from abaton.governance import Registry, members_of, metadata, rounds_with
 from abaton.lab.hospitals import HOSPITALS, write
 from abaton.site import subject_tag
 from abaton.store import Database
-from abaton.study import Study, load_study
+from abaton.study import Study, load_study, write_toml
 
 NOW = datetime(2026, 11, 16, 8, tzinfo=UTC)
 """When the demonstration begins: its people, consents and simulated seconds count from here."""
@@ -90,22 +90,39 @@ class Demonstration:
         return Registry(Database(file.parent / "consents.db", metadata))
 
 
-def demonstration(folder: Path, seed: int, scale: float = 1.0) -> Demonstration:
-    """Write the four hospitals into a folder of their own, which is emptied first."""
+def demonstration(folder: Path, seed: int, scale: float = 1.0, rounds: int | None = None) -> Demonstration:
+    """Write the four hospitals into a folder of their own, which is emptied first.
+
+    Args:
+        folder: Where to.
+        seed: Decides everything but the keys.
+        scale: How many people there are, as a multiple of the usual number.
+        rounds: How many rounds the study has, if not as many as its document says.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     made = write(folder, seed, scale=scale)
     study = load_study(folder / "study.toml")
+    if rounds is not None and study.learning is not None:
+        shorter = study.model_copy(update={"learning": study.learning.model_copy(update={"rounds": rounds})})
+        (folder / "study.toml").write_text(write_toml(shorter), encoding="utf-8")
+        study = load_study(folder / "study.toml")
     for i, (name, place) in enumerate(made.items()):
         (place / "site.toml").write_text(_SITE.format(name=name, title=f"Hospital of {name.capitalize()}"))
         for key in ("study.key", "tags.key"):
             (place / key).touch(mode=0o600)
             (place / key).write_bytes(secrets.token_bytes(32))
         _ask_everybody(place, study, np.random.default_rng([seed, 77, i]))
+    return opened(folder)
+
+
+def opened(folder: Path) -> Demonstration:
+    """The four hospitals that were written into a folder."""
     profiles = {
         name: Profile(speed=100 * hospital.speed, group="fast" if hospital.speed >= 0.5 else "slow")
         for name, hospital in HOSPITALS.items()
     }
-    return Demonstration(study, tuple(place / "site.toml" for place in made.values()), profiles)
+    sites = tuple(folder / name / "site.toml" for name in HOSPITALS)
+    return Demonstration(load_study(folder / "study.toml"), sites, profiles)
 
 
 def _ask_everybody(place: Path, study: Study, rng: np.random.Generator) -> None:
