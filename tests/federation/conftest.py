@@ -14,7 +14,7 @@ from abaton.lab.demo import Demonstration, demonstration, opened
 def written(tmp_path_factory) -> Path:
     """The four hospitals, written once; tests that change them copy them."""
     folder = tmp_path_factory.mktemp("hospitals") / "all"
-    demonstration(folder, 3, 0.3, rounds=8)
+    demonstration(folder, 3, 0.25, rounds=16)
     return folder
 
 
