@@ -22,7 +22,7 @@ _ACTION = "http://terminology.hl7.org/CodeSystem/consentaction"
 _LOINC = "http://loinc.org"
 _ACT = "http://terminology.hl7.org/CodeSystem/v3-ActReason"
 _TYPES = "http://hl7.org/fhir/resource-types"
-_NOTIFY = "urn:abaton:study-notification"
+NOTIFY = "urn:abaton:study-notification"
 _KNOWN = {"type", "period", "action", "class", "provision", "purpose", "id"}
 
 
@@ -155,7 +155,7 @@ def _judge(consent: Any, ask: Ask, when: datetime) -> Reason:
 
 def _policies(ask: Ask) -> list[str]:
     if not ask.study:
-        return [_NOTIFY]
+        return [NOTIFY]
     return [f"urn:abaton:study:{quote(ask.study, safe='')}", f"urn:sha256:{ask.document}"]
 
 
