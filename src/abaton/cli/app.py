@@ -7,7 +7,21 @@ import sys
 import typer
 
 from abaton import __version__
-from abaton.cli import audit, bench, codec, keys, lab, records, retention, runs, sealing, site, study, vault
+from abaton.cli import (
+    audit,
+    bench,
+    codec,
+    keys,
+    lab,
+    records,
+    retention,
+    runs,
+    sealing,
+    serve,
+    site,
+    study,
+    vault,
+)
 from abaton.cli.output import complain, emit
 from abaton.errors import AbatonError
 
@@ -20,6 +34,7 @@ app = typer.Typer(
 )
 for command in (runs.demo, runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
+app.command()(serve.serve)
 app.command()(sealing.seal)
 app.command("open")(sealing.open_sealed)
 app.command()(retention.retention)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from abaton.governance.inbox import Inbox
 from abaton.governance.senders import Role
-from abaton.governance.signing import Asked, authenticate
+from abaton.governance.signing import WINDOW, Asked, authenticate, forget_nonces
 from abaton.governance.uploads import Room, Uploads
 
 
@@ -76,6 +76,7 @@ class Centre:
     ) -> None:
         self.inbox, self.limits, self.now, self.tick = inbox, limits or Limits(), now, tick
         self.uploads = Uploads(inbox, self.limits.room)
+        self._forgot = tick()
 
     def caller(self, header: str, method: str, target: str, body: bytes) -> Caller:
         """Who signed a request; refused unless it is a site that is known, now, for the first time."""
@@ -84,6 +85,9 @@ class Centre:
         key = authenticate(
             header, asked, lambda found: senders.signing(found, Role.SITE), self.inbox.database, self.now()
         )
+        if self.tick() > self._forgot + WINDOW.total_seconds():
+            self._forgot = self.tick()
+            forget_nonces(self.inbox.database, self.now())
         owner = senders.owner(key)
         assert owner is not None
         return Caller(owner.name, key)
