@@ -23,6 +23,8 @@ _LOINC = "http://loinc.org"
 _ACT = "http://terminology.hl7.org/CodeSystem/v3-ActReason"
 _TYPES = "http://hl7.org/fhir/resource-types"
 NOTIFY = "urn:abaton:study-notification"
+SYSTEMS = frozenset({_SCOPE, _ACTION, _LOINC, _ACT, _TYPES})
+CODES = frozenset({"research", "59284-0", "HRESCH", "CLINTRCH", "collect", "disclose", "use"})
 _KNOWN = {"type", "period", "action", "class", "provision", "purpose", "id"}
 
 

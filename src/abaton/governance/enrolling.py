@@ -8,7 +8,7 @@ than the person's last no is refused.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ import sqlalchemy as sql
 from abaton.canonical import digest
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
-from abaton.governance.consents import NOTIFY, Action, Ask, Json, Reason, judge
+from abaton.governance.consents import CODES, NOTIFY, SYSTEMS, Action, Ask, Json, Reason, judge
 from abaton.governance.keepers import claim_in
 from abaton.governance.receipts import Find
 from abaton.governance.refusals import Code, Denied
@@ -34,15 +34,14 @@ from abaton.governance.standing import (
 from abaton.governance.statements import Signer, Statement, check, state
 from abaton.governance.tags import is_digest, is_name, is_tag
 from abaton.governance.times import first_moment, moment
+from abaton.records.elements import resources
 from abaton.store import Database
 
 CONFIRMED = "consent-receipt"
 _STUDY, _DOCUMENT = "urn:abaton:study:", "urn:sha256:"
-_PLAIN = frozenset({
-    "action", "category", "class", "code", "coding", "dateTime", "end", "patient", "period", "policy", "provision",
-    "purpose", "reference", "resourceType", "scope", "start", "status", "system", "type", "uri",
+_INNER = frozenset({
+    "action", "category", "class", "coding", "patient", "period", "policy", "provision", "purpose", "scope",
 })  # fmt: skip
-_WORD = re.compile(r"[!-~]{1,1000}\Z")
 _DEEPEST, _WHERE = 12, "consent"
 
 
@@ -79,8 +78,6 @@ def ask_of(consent: object) -> Ask:
             raise TypeError
         subject = consent["patient"]["reference"].removeprefix("Patient/")
         policies = sorted(policy["uri"] for policy in consent["policy"])
-        if not is_tag(subject) or set(consent["patient"]) != {"reference"}:
-            raise TypeError
         if policies == [NOTIFY]:
             return Ask(subject)
         study, document = policies
@@ -95,13 +92,41 @@ def ask_of(consent: object) -> Ask:
         ) from None
 
 
-def is_plain(node: object, depth: int = 0) -> bool:
-    """Whether a resource holds nothing but known elements with codes, dates and addresses in them."""
-    if isinstance(node, dict):
-        return depth < _DEEPEST and all(k in _PLAIN and is_plain(v, depth + 1) for k, v in node.items())
-    if isinstance(node, list):
-        return len(node) <= 200 and depth < _DEEPEST and all(is_plain(each, depth + 1) for each in node)
-    return isinstance(node, str) and _WORD.match(node) is not None
+def is_plain(node: Mapping[str, object], depth: int = 0) -> bool:
+    """Whether a resource holds nothing but known elements with known codes, dates and tags in them."""
+    for name, value in node.items():
+        each = value if isinstance(value, list) else [value]
+        if name in _INNER:
+            inner = [part for part in each if isinstance(part, dict)]
+            if len(inner) < len(each) or depth > _DEEPEST or not all(is_plain(p, depth + 1) for p in inner):
+                return False
+        elif name not in _LEAVES or not isinstance(value, str) or not _LEAVES[name](value):
+            return False
+    return True
+
+
+def _is_policy(text: str) -> bool:
+    if text.startswith(_STUDY):
+        return is_name(unquote(text.removeprefix(_STUDY)))
+    return text == NOTIFY or (text.startswith(_DOCUMENT) and is_digest(text.removeprefix(_DOCUMENT)))
+
+
+def _is_time(text: str) -> bool:
+    return first_moment(text) is not None
+
+
+_LEAVES: Mapping[str, Callable[[str], bool]] = {
+    "code": lambda text: text in CODES or text in resources(),
+    "dateTime": _is_time,
+    "end": _is_time,
+    "reference": lambda text: text.startswith("Patient/") and is_tag(text.removeprefix("Patient/")),
+    "resourceType": lambda text: text == "Consent",
+    "start": _is_time,
+    "status": lambda text: text == "active",
+    "system": lambda text: text in SYSTEMS,
+    "type": lambda text: text in {"permit", "deny"},
+    "uri": _is_policy,
+}
 
 
 def take_consent(

@@ -9,9 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from abaton import __version__
+from abaton.errors import AbatonError
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.service.centre import Centre
-from abaton.governance.service.guard import App, Guard
+from abaton.governance.service.guard import App, Guard, log_failure
 from abaton.governance.service.problems import MEDIA_TYPE, Problem, Refusal, Trouble
 from abaton.governance.service.routes import public, signed
 
@@ -29,7 +30,12 @@ def make_app(centre: Centre) -> App:
 def make_api(centre: Centre) -> FastAPI:
     """The service without its gate: for its OpenAPI document."""
     api = FastAPI(
-        title="Abaton intake", version=__version__, description=_ABOUT, docs_url=None, redoc_url=None
+        title="Abaton intake",
+        version=__version__,
+        description=_ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
     api.state.centre = centre
     api.include_router(public)
@@ -38,6 +44,8 @@ def make_api(centre: Centre) -> FastAPI:
     api.add_exception_handler(Refusal, _refused)
     api.add_exception_handler(RequestValidationError, _malformed)
     api.add_exception_handler(HTTPException, _other)
+    api.add_exception_handler(AbatonError, _failed)
+    api.add_exception_handler(Exception, _failed)
     plain = api.openapi
 
     def openapi() -> dict[str, Any]:
@@ -63,6 +71,13 @@ def _denied(request: Request, error: Exception) -> Response:
 def _malformed(request: Request, error: Exception) -> Response:
     """Say that the request is not of the right form, and nothing of what it held: FastAPI would repeat it."""
     return _denied(request, Denied(Code.MALFORMED, "the request is not of the form that is taken"))
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """Say that it failed, and nothing of how; kind and place go into the operator's log."""
+    log_failure(error)
+    trouble = Trouble.BUSY if isinstance(error, AbatonError) else Trouble.FAILED
+    return _refused(request, Refusal.by(trouble, wait=1 if trouble is Trouble.BUSY else 0))
 
 
 def _other(request: Request, error: Exception) -> Response:

@@ -80,7 +80,9 @@ class Guard:
         except ClientDisconnect:
             pass
         except Exception as error:
-            _log.error("%s", _place(error))
+            if answering.has_begun:  # told already, see the service's own handler
+                return
+            log_failure(error)
             trouble = Trouble.BUSY if isinstance(error, AbatonError) else Trouble.FAILED
             await answering.refuse(Refusal.by(trouble, wait=1 if trouble is Trouble.BUSY else 0))
 
@@ -147,7 +149,7 @@ class Guard:
         try:
             await run_in_threadpool(self.centre.inbox.audit.append, entry, self.centre.now())
         except Exception as error:  # the refusal stands, whatever is the matter with the chain
-            _log.error("a refusal is not in the audit chain: %s", _place(error))
+            log_failure(error)
 
 
 class _Answering:
@@ -201,8 +203,8 @@ def _too_large() -> Denied:
     return Denied(Code.TOO_LARGE, "the request is larger than this centre takes", where="request")
 
 
-def _place(error: Exception) -> str:
-    """Where something failed, for the operator: kind and place, never the words, which may hold content."""
+def log_failure(error: Exception) -> None:
+    """Tell the operator where something failed: kind and place, never the words, which may hold content."""
     frames = traceback.extract_tb(error.__traceback__)
     last = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
-    return f"{type(error).__name__} at {last}"
+    _log.error("%s at %s", type(error).__name__, last)
