@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from abaton.errors import SettingsError
+from abaton.errors import Refused, SettingsError
 from abaton.governance import (
     Cascade,
     Case,
@@ -35,7 +35,7 @@ from abaton.site.patience import Patience
 from abaton.site.reading import SiteFile
 from abaton.site.sending import Sender, Sending, Step
 from abaton.store import Database
-from abaton.study import Study
+from abaton.study import Shares, Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,10 @@ class Dealings:
 
     def send(self, study: Study, step: Step = lambda words: None, *, collect: bool = True) -> Sending:
         """Collect, de-identify, seal and send everybody who agreed; goes on where it was stopped."""
+        if Shares.RECORDS not in study.study.shares:
+            raise Refused(
+                "the study does not ask for records", where=study.study.id, remedy="nothing needs to be sent"
+            )
         done = Sending()
         sender = Sender(self.registry, self.outbox, self.signer, self.client, self.now, self.tag_of)
         self.outbox.sweep()
