@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
+import time
+import traceback
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 
+from abaton.cli import main
 from abaton.governance import Registry, Ring, Role, Senders, metadata
 from abaton.governance.keyfiles import lock, write_public, write_ring
 from abaton.governance.times import stamp
@@ -19,7 +24,6 @@ from abaton.study import load_study, starter
 PHRASE = "a long enough sentence"
 IDS = ("mrn-4701", "mrn-4702", "mrn-4703")
 NAMES = ("Chalmers", "Windsor", "Levin")
-MAIN = "from abaton.cli import main; main()"
 ICD, LOINC = "http://hl7.org/fhir/sid/icd-10-cm", "http://loinc.org"
 
 SITE = """
@@ -58,7 +62,7 @@ class Place:
     def __init__(self, folder: Path, urls: list[str]) -> None:
         self.folder, (self.site_url, self.centre_url, self.vault_url) = folder, urls
         self.hospital, self.research = folder / "hospital", folder / "research"
-        self.servers: list[subprocess.Popen[str]] = []
+        self.servers: list[Process] = []
         self.rings: dict[str, Ring] = {}
 
     def build(self, people: int = 3, notes: int = 60) -> None:
@@ -93,45 +97,129 @@ class Place:
         text = SITE.format(registry=self.site_url, url=url, vault=self.vault_url)
         (self.hospital / "site.toml").write_text(text)
 
-    def serve(self, *command: str) -> str:
+    def serve(self, point: str = "") -> str:
         """Start the service as a process of its own; its address."""
-        words = command or (
-            "-c", MAIN, "serve", "--governance", self.centre_url, "--keys", "centre.keys", "--port", "0",
-            "--inbox", "inbox", "--passphrase-env", "PHRASE",
+        words = (
+            "serve", "--governance", self.centre_url, "--keys", "centre.keys", "--port", "0", "--inbox", "inbox",
+            "--passphrase-env", "PHRASE",
         )  # fmt: skip
-        server = subprocess.Popen(
-            [sys.executable, *words], cwd=self.research, env=environment(), stdout=subprocess.PIPE, text=True
-        )
+        server = Process(words, self.research, point)
         self.servers.append(server)
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        assert address.startswith("http://127.0.0.1:"), address
+        address = server.first_line()
+        assert address.startswith("http://127.0.0.1:"), server.err.read_text()
         self.write_site(address)
         return address
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         """Stop the service that was started last."""
         server = self.servers.pop()
-        server.send_signal(how)
-        server.wait(30)
-        assert server.stdout is not None
-        server.stdout.close()
+        server.kill(how)
+        server.wait()
 
-    def run(
-        self, *words: str, where: str = "hospital", code: int | None = 0
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command of Abaton at one side."""
-        options = {"cwd": self.folder / where, "env": environment(), "capture_output": True, "text": True}
-        done = subprocess.run([sys.executable, "-c", MAIN, *words], check=False, **options)  # type: ignore[call-overload]
-        assert code is None or done.returncode == code, done.stderr
+    def run(self, *words: str, where: str = "hospital", code: int | None = 0, point: str = "") -> Process:
+        """Run a command of Abaton at one side, in a process of its own, to its end."""
+        done = Process(words, self.folder / where, point)
+        found = done.wait()
+        assert code is None or found == code, (found, done.stderr)
         return done
 
-    def site(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        return self.run("site", *words, "--passphrase-env", "PHRASE", code=code)
+    def site(self, *words: str, code: int | None = 0, point: str = "") -> Process:
+        """Run a command of the site."""
+        return self.run("site", *words, "--passphrase-env", "PHRASE", code=code, point=point)
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PHRASE": PHRASE}
+class Process:
+    """A command of Abaton in a process of its own, forked so that nothing has to be imported anew.
+
+    Args:
+        words: The command.
+        folder: Where it runs.
+        point: Where it kills itself, as ``module:class:method:before|after:call``; empty for nowhere.
+    """
+
+    def __init__(self, words: tuple[str, ...], folder: Path, point: str = "") -> None:
+        self.code: int | None = None
+        logs = Path(tempfile.mkdtemp(prefix="abaton-test-"))
+        self.out, self.err = logs / "out", logs / "err"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads
+            self.pid = os.fork()
+        if self.pid == 0:
+            _become(words, folder, point, self.out, self.err)
+
+    def first_line(self) -> str:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.poll() is None:
+            if self.out.exists() and "\n" in (text := self.out.read_text()):
+                return text.splitlines()[0]
+            time.sleep(0.02)
+        return ""
+
+    def poll(self) -> int | None:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
+
+    def wait(self) -> int:
+        """How it ended: its exit code, or minus the signal that killed it."""
+        if self.code is None:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def kill(self, how: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, how)
+
+    @property
+    def stdout(self) -> str:
+        return self.out.read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self.err.read_text()
+
+
+def _become(words: tuple[str, ...], folder: Path, point: str, out: Path, err: Path) -> None:
+    """In the child: be the command, and never come back."""
+    code = 70
+    try:
+        for number, path in ((1, out), (2, err)):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(handle, number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+        os.chdir(folder)
+        os.environ["PHRASE"] = PHRASE
+        sys.argv = ["abaton", *words]
+        if point:
+            _arm(point)
+        main()
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _arm(point: str) -> None:
+    module, owner, name, moment, nth = point.split(":")
+    holder = getattr(importlib.import_module(f"abaton.{module}"), owner)
+    real, calls = getattr(holder, name), []
+
+    def act(*words, **more):
+        calls.append(1)
+        if len(calls) == int(nth) and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = real(*words, **more)
+        if len(calls) == int(nth) and moment == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    setattr(holder, name, act)
 
 
 def person(number: int, notes: int = 60) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 import sqlalchemy as sql
-from tests.governance.service.hospital import IDS, MAIN, Place
+from tests.governance.service.hospital import IDS, Place
 
 from abaton.governance import Audit, Inbox, Outbox, Vault, metadata, schema, verify
 from abaton.governance.withdrawal import ORDER_OF_STEPS, pending
@@ -18,23 +18,6 @@ from abaton.site import subject_tag
 from abaton.store import Database
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
-
-DEADLY = f"""
-import importlib, os, signal, sys
-module, owner, name, moment, nth = sys.argv.pop(1).split(":")
-holder = getattr(importlib.import_module("abaton." + module), owner)
-real, calls = getattr(holder, name), []
-def act(*words, **more):
-    calls.append(1)
-    if len(calls) == int(nth) and moment == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    found = real(*words, **more)
-    if len(calls) == int(nth) and moment == "after":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return found
-setattr(holder, name, act)
-{MAIN}
-"""
 
 
 @pytest.fixture
@@ -54,23 +37,11 @@ def place(tmp_path, database_url, request):
         made.stop(signal.SIGKILL)
 
 
-def deadly_server(place, point: str) -> None:
-    place.serve(
-        "-c", DEADLY, point, "serve", "--governance", place.centre_url, "--keys", "centre.keys", "--port", "0",
-        "--passphrase-env", "PHRASE",
-    )  # fmt: skip
-
-
-def deadly_site(place, point: str, *words: str) -> int:
-    import subprocess
-    import sys
-
-    from tests.governance.service.hospital import environment
-
-    command = [sys.executable, "-c", DEADLY, point, "site", *words, "--passphrase-env", "PHRASE"]
-    done = subprocess.run(command, cwd=place.hospital, env=environment(), capture_output=True, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+def killed(place, point: str, *words: str) -> bool:
+    """Run a command of the site that kills itself at some point; whether it got there."""
+    done = place.site(*words, code=None, point=point)
+    assert done.wait() in (0, -signal.SIGKILL), done.stderr
+    return done.wait() == -signal.SIGKILL
 
 
 def counted(database, action: str) -> int:
@@ -125,12 +96,10 @@ SERVER_POINTS = [
 
 def test_the_service_is_killed_at_every_step_of_an_upload(place):
     for point in [*SERVER_POINTS[:6], *SERVER_POINTS[4:6] * 2, *SERVER_POINTS[6:]]:
-        deadly_server(place, point)
+        place.serve(point)
         place.site("send", "study.toml", code=None)
-        died = place.servers[-1].poll()
+        assert place.servers[-1].poll() == -signal.SIGKILL, point  # by its own hand
         place.stop(signal.SIGKILL)
-        if "add_part" in point or "Asked" in point:
-            assert died == -signal.SIGKILL, point
     place.serve()
     place.site("send", "study.toml")
     check_sent(place)
@@ -148,7 +117,7 @@ def test_the_site_is_killed_at_every_step_of_an_upload(place):
     ]:
         for moment in ("before", "after"):
             for nth in (1, 2, 3, 4, 5) if name.endswith("_once") else (1,):
-                lives += deadly_site(place, f"{name}:{moment}:{nth}", "send", "study.toml") == -signal.SIGKILL
+                lives += killed(place, f"{name}:{moment}:{nth}", "send", "study.toml")
     assert lives >= 6
     place.site("send", "study.toml")
     check_sent(place)
@@ -166,7 +135,7 @@ def test_killed_at_every_step_of_a_withdrawal(place, moment):
             nth = 1 if moment == "after" or number == 0 else 2
             words = ("withdraw", "study.toml", IDS[0]) if number == 0 else ("withdraw",)
             point = f"governance.withdrawal:Cascade:_done:{moment}:{nth}"
-            assert deadly_site(place, point, *words) == -signal.SIGKILL, step
+            assert killed(place, point, *words), step
             left = [case.step for case in pending(near)]
             following = ORDER_OF_STEPS[number + 1]
             assert left == ([step] if moment == "before" else [following][: following != "done"])
@@ -187,10 +156,10 @@ def test_the_service_is_killed_around_a_deletion(place, moment):
     ann = subject_tag((place.hospital / "tags.key").read_bytes(), IDS[0])
     words: tuple[str, ...] = ("withdraw", "study.toml", IDS[0])
     for name in ("_delete", "carry_out", "delete"):
-        deadly_server(place, f"governance.inbox:Inbox:{name}:{moment}:1")
+        place.serve(f"governance.inbox:Inbox:{name}:{moment}:1")
         done = place.site(*words, code=1)
         assert "the-centre" in done.stdout
-        assert place.servers[-1].wait(30) == -signal.SIGKILL
+        assert place.servers[-1].wait() == -signal.SIGKILL
         place.stop(signal.SIGKILL)
         words = ("withdraw",)
     place.serve()
