@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -105,8 +106,11 @@ class Database:
             yield
         except IntegrityError:
             raise
-        except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) in _AGAIN:
+        except (
+            OperationalError,
+            sqlite3.OperationalError,
+        ) as error:  # the latter while a connection is prepared
+            if getattr(getattr(error, "orig", None), "sqlstate", None) in _AGAIN:
                 raise _Again from error
             raise StoreError(
                 f"the store cannot be used: {_told(error, self.is_sqlite)}",
@@ -208,7 +212,9 @@ def _private_file(name: str) -> None:
         ) from error
 
 
-def _told(error: DatabaseError, is_sqlite: bool) -> str:  # noqa: FBT001
+def _told(error: DatabaseError | sqlite3.Error, is_sqlite: bool) -> str:  # noqa: FBT001
+    if isinstance(error, sqlite3.Error):
+        return str(error)
     # A server's message may quote the values of a row; SQLite's never does.
     return str(error.orig) if is_sqlite else type(error.orig).__name__
 
