@@ -2,8 +2,8 @@
 
 A few evaluators cost less, but few validation sets with few classes each judge a model by a part of what it must know.
 Learners tell the label counts of their validation sets when they join; of several lots drawn, the one is taken whose
-labels, together with the model's own learner's if its own score counts, are distributed most like everybody's. Lots keep
-the work spread over evaluators, and cost the same however many learners there are.
+labels, together with the model's own learner's if its own score counts, are distributed most like everybody's. Lots
+keep the work spread over evaluators, and cost the same however many learners there are.
 """
 
 from __future__ import annotations
