@@ -32,7 +32,7 @@ def replacing(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterator[P
     (False, '42')
     """
     # Not made from the path's own name: that may be as long as the file system allows, or a person's.
-    begun = path.with_name(f"{_BEGUN}{secrets.token_hex(8)}{_END}")
+    begun = path.with_name(begun_name(secrets.token_hex(8)))
     try:
         os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
         yield begun
@@ -42,6 +42,15 @@ def replacing(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterator[P
         begun.replace(path)
     finally:
         begun.unlink(missing_ok=True)
+
+
+def begun_name(label: str) -> str:
+    """The name of something begun, which :func:`sweep` takes away if nobody finishes it.
+
+    >>> begun_name("7")
+    '.abaton-7.begun'
+    """
+    return f"{_BEGUN}{label}{_END}"
 
 
 def sweep(folder: Path) -> None:

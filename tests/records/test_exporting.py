@@ -11,7 +11,8 @@ from making import KEY
 
 from abaton.errors import SettingsError
 from abaton.records import Deidentification, Mechanism, Need
-from abaton.records.exporting import STATE, Job, export
+from abaton.records.exporting import Job, export
+from abaton.records.resuming import STATE
 from abaton.records.sources import Source, find
 
 PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate": "1980-02-03"}

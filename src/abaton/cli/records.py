@@ -56,6 +56,7 @@ def deidentify(
     Every output is written whole or not at all. Exit code 3: at least one file was refused.
     """
     from abaton.records.exporting import Job, Outcome, export
+    from abaton.records.need import Mechanism
     from abaton.records.sources import find
     from abaton.records.tally import Tally
 
@@ -80,6 +81,11 @@ def deidentify(
     _print_tally(whole, need, files, json=json)
     codes = [outcome.exit_code for outcome in outcomes if outcome.error]
     if codes:
+        if need.deidentification.mechanism is Mechanism.ANONYMISE:
+            note(
+                f"abaton: the export is not complete: {out} still holds the key of its identities; do not hand it "
+                "on, but go on with --resume, or delete it"
+            )
         raise typer.Exit(max(codes))
 
 

@@ -9,21 +9,23 @@ Invariants:
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from abaton.errors import Refused
 from abaton.records.ages import age_at, age_observation
 from abaton.records.elements import resources, table
 from abaton.records.minimise import Minimiser
-from abaton.records.need import Function, Mechanism, Need, Preset
+from abaton.records.need import Dates, Function, Mechanism, Need, Preset, Rule
 from abaton.records.plan import Plan
 from abaton.records.presets import rules
 from abaton.records.pseudonyms import Pseudonyms
 from abaton.records.references import Document, clashes, identity_of
 from abaton.records.repair import Repair
+from abaton.records.resting import resting
 from abaton.records.scope import Handler, Notes, Scope
-from abaton.records.stages import Consented, Deidentified
+from abaton.records.stages import Consented, Deidentified, Record
 from abaton.records.tally import Tally
 from abaton.records.terminology import Codes
 from abaton.records.vocabulary import profiles
@@ -35,6 +37,7 @@ _CONFIDENTIALITY = "http://terminology.hl7.org/CodeSystem/v3-Confidentiality"
 _IDENTIFIED = frozenset({"Patient", "Organization"})
 _ENVELOPE = ("language", "timestamp")
 _MOST_NESTED = 8
+UNEXPECTED = "a record has a form that no FHIR resource has"
 _MOST_NOTES = 20_000
 
 
@@ -89,22 +92,47 @@ class Deidentifier:
 
     def __call__(self, consented: Consented) -> Deidentified | None:
         """The de-identified record, or nothing if the study does not need it."""
-        mark, collecting = self._notes.mark(), gc.isenabled()
-        gc.disable()  # a tree of fresh objects holds no cycles: looking for them costs a twentieth of the time
+        mark = self._notes.mark()
         try:
-            made = self._top(consented.record.content)
+            with resting():
+                made = self._top(consented.record.content)
         except RecursionError:
             self._notes.take_back(mark)
             raise Refused("a record is nested too deeply", remedy="no FHIR record needs that") from None
         except Refused:
             self._notes.take_back(mark)
             raise
-        finally:
-            if collecting:
-                gc.enable()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # Python's own message may quote what it stumbled over (a KeyError is nothing but a quotation).
+            self._notes.take_back(mark)
+            raise Refused(UNEXPECTED, remedy="check it with 'abaton records check'") from None
         if len(self._notes.seen) > _MOST_NOTES:
             self._total.note(self._notes)
         return None if made is None else Deidentified(made)
+
+    def stricter(
+        self, rules: tuple[Rule, ...], dates: Dates | None = None
+    ) -> Callable[[Deidentified], Deidentified]:
+        """A second passage for records that went through this one, with further rules before the others.
+
+        It works on what was let through and on nothing else, so whatever its rules say, no more can come out
+        than after the first passage.
+
+        Args:
+            rules: The further rules.
+            dates: What happens to dates, if it is to be stricter.
+        """
+        wish = self.need.deidentification
+        again = replace(wish, rules=rules + wish.rules, dates=dates or wish.dates)
+        second = Deidentifier(Need(self.need.study, (), again), self.names, year=self.year)
+        second._codes = self._codes
+
+        def run(made: Deidentified) -> Deidentified:
+            out = second(Consented(Record(made.content), "de-identified before"))
+            assert out is not None  # without a list of needs nothing is left out whole
+            return out
+
+        return run
 
     def tally(self) -> Tally:
         """What was counted since the last time this was asked."""
@@ -165,7 +193,7 @@ class Deidentifier:
                 self._notes.drops.append(("Bundle.entry", "entry without a resource"))
                 continue
             kind = resource.get("resourceType") if resource.__class__ is dict else None
-            if kind not in known:
+            if kind.__class__ is not str or kind not in known:
                 kind = self._name(resource)
             if kind == "Bundle":
                 todo.append((resource, resource, kind, "", ""))
@@ -174,7 +202,8 @@ class Deidentifier:
             part = self._needed(resource, kind) if wants else resource
             if part is None and not self._wants_age(kind):
                 continue
-            qualify = bool(clashing) and (kind, resource.get("id")) in clashing
+            old = resource.get("id") if clashing else None
+            qualify = old.__class__ is str and (kind, old) in clashing
             url = entry.get("fullUrl")
             identity, address = document.enter(resource, kind, url, qualify=qualify, stays=part is not None)
             todo.append((part, resource, kind, identity, address))
@@ -212,7 +241,7 @@ class Deidentifier:
         self, raw: dict[str, Any], document: Document, entries: list[dict[str, Any]]
     ) -> dict[str, Any]:
         self._notes.kept.append("Bundle")
-        inside = "|".join(entry["resource"]["id"] for entry in entries)
+        inside = "" if raw.get("id") else "|".join(entry["resource"]["id"] for entry in entries)
         identity = identity_of(raw, "Bundle", self.names, otherwise=inside)
         out = self._head(raw, "Bundle", identity, marked=False)
         is_document = raw.get("type") == "document" and bool(entries)
@@ -304,7 +333,7 @@ class Deidentifier:
         while scope.used - done.keys():
             for each in inside:
                 old = each.get("id") if each.__class__ is dict else None
-                if old not in scope.used or old in done:
+                if old.__class__ is not str or old not in scope.used or old in done:
                     continue
                 name = self._name(each)
                 kind = self._kinds.get(name) or self._learn(name)
@@ -321,7 +350,8 @@ class Deidentifier:
                     made = self._identifier(inner.identity)
                     done[old]["identifier"] = [made] if kind.identifier == "many" else made
                 done[old].update(body)
-        return [done[each["id"]] for each in inside if each.__class__ is dict and each.get("id") in done]
+        names = [each.get("id") for each in inside if each.__class__ is dict]
+        return [done[name] for name in names if name.__class__ is str and name in done]
 
     def _inside(self, raw: Any, scope: Scope) -> Any:
         """A whole resource inside an element, as in Parameters."""

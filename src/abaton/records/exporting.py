@@ -10,19 +10,19 @@ Invariants:
 from __future__ import annotations
 
 import gzip
-import json
 import secrets
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from dataclasses import dataclass, field
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import IO, Any
 
 from abaton.errors import AbatonError, Refused, SettingsError
-from abaton.files import replacing
+from abaton.files import begun_name, replacing, sweep
 from abaton.records.deidentify import Deidentifier
 from abaton.records.mapping import MappingFile
 from abaton.records.minimise import Minimiser
@@ -30,12 +30,13 @@ from abaton.records.need import Identity, Mechanism, Need
 from abaton.records.parsing import dump, parse
 from abaton.records.plan import Plan
 from abaton.records.presets import rules
-from abaton.records.pseudonyms import Pseudonyms
-from abaton.records.sources import Source, documents, fingerprint, safe_name
+from abaton.records.pseudonyms import MappingSink, Pseudonyms
+from abaton.records.resting import resting
+from abaton.records.resuming import State, unfinished
+from abaton.records.sources import Source, documents, safe_name
 from abaton.records.stages import Consented, Record
 from abaton.records.tally import Tally
 
-STATE = ".abaton-export.json"
 _LEAST_STRETCH = 16 * 1024 * 1024
 
 
@@ -56,20 +57,9 @@ class Job:
 
     def names(self) -> Pseudonyms:
         """The pseudonyms of this job."""
-        wish = self.need.deidentification
-        lasting = wish.mechanism is Mechanism.PSEUDONYMISE
-        site = "" if wish.link_sites else self.site
+        lasting = self.need.deidentification.mechanism is Mechanism.PSEUDONYMISE
         sink = MappingFile(Path(self.mapping)) if self.mapping and lasting else None
-        made = Pseudonyms(self.need.study, self.key, site=site, sink=sink, lasting=lasting)
-        if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
-            made = Pseudonyms(
-                self.need.study,
-                self.key,
-                site=site,
-                sink=sink,
-                issue=lambda: made.sign(secrets.token_bytes(16)),
-            )
-        return made
+        return pseudonyms_for(self.need, self.key, self.site, sink)
 
     def check(self) -> None:
         """Refuse rules and lists that are not understood, before anything is begun."""
@@ -79,6 +69,28 @@ class Job:
     def deidentifier(self) -> Deidentifier:
         """The de-identifier of this job."""
         return Deidentifier(self.need, self.names(), year=self.year)
+
+
+def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None = None) -> Pseudonyms:
+    """The pseudonyms that a study asks for, at a site.
+
+    Args:
+        need: What the study needs.
+        key: The secret from which the study key is derived; an anonymising study throws it away.
+        site: The site's name, which enters every pseudonym unless the study links its sites.
+        sink: The mapping table; an anonymising study keeps none.
+    """
+    wish = need.deidentification
+    lasting = wish.mechanism is Mechanism.PSEUDONYMISE
+    site, sink = "" if wish.link_sites else site, sink if lasting else None
+    made = Pseudonyms(need.study, key, site=site, sink=sink, lasting=lasting)
+    if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
+
+        def issue() -> str:
+            return made.sign(secrets.token_bytes(16))
+
+        return Pseudonyms(need.study, key, site=site, sink=sink, issue=issue)
+    return made
 
 
 @dataclass(slots=True)
@@ -99,24 +111,39 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
         with replacing(target) as begun, _writer(begun, packed=source.is_packed) as stream:
             for raw, where in documents(source):
                 try:
-                    made = make(Consented.on_ground(Record(parse(raw, where=where)), job.ground))
+                    made = deidentified(raw, make, ground=job.ground, where=where)
                 except Refused as error:
                     if not job.skip_refused:
                         raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
                     refused += 1
                     continue
                 if made is not None:
-                    stream.write(dump(made.content) + b"\n")
+                    stream.write(made + b"\n")
                     written += 1
         if not written:
             target.unlink()
     except AbatonError as error:
         make.tally()
-        told = str(type(error)(error.what, where=error.where or source.path, remedy=error.remedy))
-        return Outcome(source.path, "", Tally(refused=1), told, error.exit_code)
+        refusal = type(error)(error.what, where=error.where or source.path, remedy=error.remedy)
+        return Outcome(source.path, "", Tally(refused=1), str(refusal), error.exit_code)
+    except OSError as error:
+        make.tally()
+        told = unfinished(error, source.path)
+        return Outcome(source.path, "", Tally(), str(told), told.exit_code)
     counted = make.tally()
     counted.refused = refused
     return Outcome(source.path, target.name if written else "", counted)
+
+
+def deidentified(raw: bytes, make: Deidentifier, *, ground: str, where: str = "") -> bytes | None:
+    """A document as it was read, de-identified, as it is written; nothing if the study does not need it."""
+    with resting():
+        return _through(raw, make, ground, where)
+
+
+def _through(raw: bytes, make: Deidentifier, ground: str, where: str) -> bytes | None:
+    made = make(Consented.on_ground(Record(parse(raw, where=where)), ground))
+    return None if made is None else dump(made.content)
 
 
 @contextmanager
@@ -134,6 +161,8 @@ _worker: dict[str, Any] = {}
 
 
 def _start(job: Job) -> None:
+    # Ctrl-C reaches every process of a terminal; the one that waits for the others ends them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worker["job"], _worker["make"] = job, job.deidentifier()
 
 
@@ -156,8 +185,8 @@ def export(
             "the output directory is not empty", where=str(out), remedy="choose another, or add --resume"
         )
     job.check()
-    out.mkdir(parents=True, exist_ok=True)
-    state = _State(out, resume=resume)
+    _prepare(out)
+    state = State(out, resume=resume)
     if state.is_complete:
         return []
     job = state.settle(job)
@@ -177,6 +206,16 @@ def export(
     return outcomes
 
 
+def _prepare(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        sweep(out)
+    except OSError as error:
+        raise SettingsError(
+            "the output directory cannot be made", where=str(out), remedy=error.strerror or "choose another"
+        ) from None
+
+
 def _run(todo: list[tuple[Source, Path]], job: Job, processes: int) -> Iterator[tuple[Outcome, Source]]:
     if processes == 1 or any(source.path == "-" for source, _ in todo):
         make = job.deidentifier()
@@ -186,21 +225,39 @@ def _run(todo: list[tuple[Source, Path]], job: Job, processes: int) -> Iterator[
     pool = ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), initializer=_start, initargs=(job,)
     )
-    with pool:
-        parts: dict[Source, list[Outcome | None]] = {}
-        futures = {}
-        for source, target in sorted(todo, key=lambda pair: -pair[0].size):
-            stretches = source.split(4 * processes, _LEAST_STRETCH)
-            parts[source] = [None] * len(stretches)
-            for i, stretch in enumerate(stretches):
-                name = target if len(stretches) == 1 else target.with_name(f".{target.name}.{i}.stretch")
-                futures[pool.submit(_work, stretch, str(name))] = (source, target, i)
-        for future in as_completed(futures):
-            source, target, i = futures[future]
-            parts[source][i] = future.result()
-            done = [part for part in parts[source] if part is not None]
-            if len(done) == len(parts[source]):
-                yield _joined(done, target), source
+    others = set(active_children())
+    try:
+        yield from _side_by_side(pool, todo, processes)
+    except BaseException:
+        # Interrupted: nobody waits for what is under way, and what it had begun goes.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(active_children()) - others:
+            worker.terminate()
+            worker.join()
+        for folder in {target.parent for _, target in todo}:
+            sweep(folder)
+        raise
+    pool.shutdown()
+
+
+def _side_by_side(
+    pool: ProcessPoolExecutor, todo: list[tuple[Source, Path]], processes: int
+) -> Iterator[tuple[Outcome, Source]]:
+    """Every worker reads stretches of its own and writes pieces of its own; only counts come back."""
+    parts: dict[Source, list[Outcome | None]] = {}
+    futures = {}
+    for source, target in sorted(todo, key=lambda pair: -pair[0].size):
+        stretches = source.split(4 * processes, _LEAST_STRETCH)
+        parts[source] = [None] * len(stretches)
+        for i, stretch in enumerate(stretches):
+            piece = target if len(stretches) == 1 else target.with_name(begun_name(f"{i}-{target.name}"))
+            futures[pool.submit(_work, stretch, str(piece))] = (source, target, i)
+    for future in as_completed(futures):
+        source, target, i = futures[future]
+        parts[source][i] = future.result()
+        done = [part for part in parts[source] if part is not None]
+        if len(done) == len(parts[source]):
+            yield _joined(done, target), source
 
 
 def _joined(parts: list[Outcome], target: Path) -> Outcome:
@@ -215,65 +272,20 @@ def _joined(parts: list[Outcome], target: Path) -> Outcome:
     if failed is not None:
         whole.error, whole.exit_code = failed.error, failed.exit_code
     elif pieces:
-        with replacing(target) as begun, begun.open("wb") as stream:
-            for piece in pieces:
-                with piece.open("rb") as read:
-                    shutil.copyfileobj(read, stream, 1 << 20)
-        whole.out = target.name
+        try:
+            _join(pieces, target)
+            whole.out = target.name
+        except OSError as error:
+            told = unfinished(error, whole.source)
+            whole.tally, whole.error, whole.exit_code = Tally(), str(told), told.exit_code
     for piece in pieces:
-        piece.unlink()
+        piece.unlink(missing_ok=True)
     return whole
 
 
-class _State:
-    """What is done, kept beside the output under names that tell nothing.
-
-    An anonymising export draws a key of its own. It is kept here only until the export is complete, so that
-    a resumed run gives the same identities, and is gone afterwards.
-    """
-
-    def __init__(self, out: Path, *, resume: bool) -> None:
-        self._path = out / STATE
-        self._content: dict[str, Any] = {}
-        if resume and self._path.exists():
-            self._content = json.loads(self._path.read_text())
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether an anonymising export has ended: its key is gone, so nothing can be added to it."""
-        return bool(self._content.get("complete"))
-
-    def settle(self, job: Job) -> Job:
-        """The job with the key that counts."""
-        if job.need.deidentification.mechanism is Mechanism.PSEUDONYMISE:
-            return job
-        drawn = self._content.get("key")
-        key = bytes.fromhex(drawn) if drawn else secrets.token_bytes(32)
-        self._content["key"] = key.hex()
-        self._write()
-        return replace(job, key=key)
-
-    def is_done(self, source: Source, names: Pseudonyms) -> bool:
-        """Whether a source was exported before and has not changed since."""
-        kept = self._content.get("files", {}).get(names.identity("file", source.relative))
-        if kept is None or source.path == "-" or kept["input"] != fingerprint(source):
-            return False
-        return not kept["output"] or (self._path.parent / kept["output"]).exists()
-
-    def done(self, source: Source, names: Pseudonyms, output: str) -> None:
-        """Remember that a source is complete."""
-        if source.path == "-":
-            return
-        files = self._content.setdefault("files", {})
-        files[names.identity("file", source.relative)] = {"input": fingerprint(source), "output": output}
-        self._write()
-
-    def finish(self) -> None:
-        """Forget the drawn key: nothing can be linked from now on."""
-        if self._content.pop("key", None) is not None:
-            self._content = {"complete": True}
-        self._write()
-
-    def _write(self) -> None:
-        with replacing(self._path, mode=0o600) as begun:
-            begun.write_text(json.dumps(self._content))
+def _join(pieces: list[Path], target: Path) -> None:
+    with replacing(target) as begun, begun.open("wb") as stream:
+        for piece in pieces:
+            with piece.open("rb") as read:
+                shutil.copyfileobj(read, stream, 1 << 20)
+            piece.unlink()  # so that no more room is needed than for the whole and one piece

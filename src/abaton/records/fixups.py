@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from abaton.records.repair import EMPTY_NARRATIVE
@@ -54,6 +54,21 @@ def _period(out: dict[str, Any], _raw: dict[str, Any], _: Scope) -> dict[str, An
     if start.__class__ is str and end.__class__ is str and start[: len(end)] > end[: len(start)]:
         del out["end"]
     return out
+
+
+def idle(type_name: str, keys: Collection[str]) -> bool:
+    """Whether an object with all these elements is valid without its fixup.
+
+    >>> idle("Observation", ("status", "valueQuantity")), idle("Observation", ("status", "valueString"))
+    (True, True)
+    >>> idle("Observation", ("status", "dataAbsentReason")), idle("Patient", ()), idle("Period", ("start", "end"))
+    (False, True, False)
+    """
+    if type_name not in FIXUPS:
+        return True
+    if type_name in ("Observation", "Observation.component"):
+        return "dataAbsentReason" not in keys and any(key[:5] == "value" for key in keys)
+    return type_name == "Period" and len(keys) == 1
 
 
 FIXUPS: Mapping[str, Fixup] = {

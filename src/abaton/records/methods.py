@@ -46,24 +46,34 @@ def _number(settings: Settings, name: str, node: Node, *, least: float = 0.0) ->
     return value
 
 
-def keep(_: Settings, node: Node) -> Handler:
-    """Keep a plain value if it has the JSON type that R4 gives it."""
+def keep(settings: Settings, node: Node) -> Handler:
+    """Keep a plain value if it has the JSON type that R4 gives it, and a number if it is not too long."""
+    if "digits" in settings and node.type not in NUMBERS:
+        refuse("keep", node, "only a number has a number of digits")
     if node.type == "boolean":
         return usual(
             lambda v, scope: v if v is True or v is False else scope.drop(node, "malformed"),
             "made = v if v is True or v is False else $slow(v, scope)",
         )
     if node.type in NUMBERS:
-        wide = node.type == "decimal"
-
-        def number(v: Any, scope: Scope) -> Any:
-            if v.__class__ is int or (wide and v.__class__ is float):
-                return v
-            return scope.drop(node, "malformed")
-
-        also = " or v.__class__ is float" if wide else ""
-        return usual(number, f"made = v if v.__class__ is int{also} else $slow(v, scope)")
+        return _kept_number(settings, node)
     return lambda v, scope: v if v.__class__ is str else scope.drop(node, "malformed")
+
+
+def _kept_number(settings: Settings, node: Node) -> Handler:
+    # A telephone, insurance or record number may stand where a count belongs; it is longer than a count.
+    most = 10.0 ** _number(settings, "digits", node, least=1) if "digits" in settings else math.inf
+    wide = node.type == "decimal"
+
+    def number(v: Any, scope: Scope) -> Any:
+        if v.__class__ is int or (wide and v.__class__ is float):
+            return v if -most < v < most else scope.drop(node, "number too long")
+        return scope.drop(node, "malformed")
+
+    fits = "(v.__class__ is int or v.__class__ is float)" if wide else "v.__class__ is int"
+    return usual(
+        number, f"made = v if {fits} and $least < v < $most else $slow(v, scope)", least=-most, most=most
+    )
 
 
 def redact(_: Settings, node: Node) -> Handler:
@@ -340,7 +350,8 @@ METHODS: Mapping[str, Maker] = {
 SETTINGS: Mapping[str, frozenset[str]] = {
     "cap": frozenset({"over"}),
     "generalise": frozenset({"to", "cap", "width", "length"}),
-    "measure": frozenset({"cap"}),
+    "keep": frozenset({"digits"}),
+    "measure": frozenset({"cap", "digits"}),
     "perturb": frozenset({"range", "digits"}),
     "substitute": frozenset({"value"}),
 }

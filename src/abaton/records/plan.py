@@ -15,11 +15,12 @@ without its name;
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, NamedTuple
 
 from abaton.errors import Refused, SettingsError
 from abaton.records.elements import Element, is_primitive, is_resource_slot, table
-from abaton.records.fixups import FIXUPS
+from abaton.records.fixups import FIXUPS, idle
 from abaton.records.methods import METHODS, SETTINGS, WHOLE
 from abaton.records.need import Rule
 from abaton.records.repair import Repair
@@ -84,7 +85,7 @@ class Plan:
         made = self._bodies.get(kind)
         if made is None:
             node = Node(kind, kind, "", "")
-            made = self._bodies[kind] = self._object(node, self._start(kind), under=self._free)
+            made = self._bodies[kind] = self._conditional(node, self._start(kind), under=self._free)
         return made
 
     def extensions(self, value: Any, scope: Scope) -> Any:
@@ -134,6 +135,8 @@ class Plan:
         return steps[state[1]] if state[1] < len(steps) else None
 
     def _decided(self, node: Node, states: States, *, under: Under) -> Handler:
+        if node.parent == "":  # a resource itself: no rule decides about it whole
+            return self._object(node, states, under=under)
         winner = min((index for index, n in states if self._next((index, n)) is None), default=None)
         deeper = tuple(sorted(state for state in states if self._next(state) is not None))
         if winner is None:
@@ -211,7 +214,8 @@ class Plan:
                 else:
                     steps.append((key, found))
             full = -1 if repair.needs([k for k, _ in steps]) else len(steps)
-            made = Shape(tuple(steps), tuple(drops), full, finish, settled=fixup is None and full > 0)
+            settled = full > 0 and idle(node.type, [k for k, _ in steps])
+            made = Shape(tuple(steps), tuple(drops), full, finish, settled=settled)
             if len(shapes) < _MOST_SHAPES:
                 shapes[keys] = made
             return made
@@ -386,6 +390,9 @@ def _check(line: Line) -> None:
         raise SettingsError(
             "no rule decides about the identity of a resource", where=line.path.text, remedy="remove the rule"
         )
-    for end in line.path.ends:
-        if line.method not in ("keep", "redact", "mask"):
-            maker(dict(line.settings), Node(line.path.text, end, "", str(line.path.steps[-1:])))
+    names = [step for step in line.path.steps if isinstance(step, str)]
+    for end, owner in (
+        product(line.path.ends, line.path.owners) if line.method not in ("redact", "mask") else ()
+    ):
+        if line.method != "keep" or is_primitive(end):
+            maker(dict(line.settings), Node(line.path.text, end, owner, names[-1] if names else ""))

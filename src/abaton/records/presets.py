@@ -26,6 +26,9 @@ Practitioner.birthDate                      redact
 Practitioner.photo                          redact
 Practitioner.qualification                  redact
 Practitioner.communication                  redact
+FamilyMemberHistory.bornDate                generalise to=year cap=89
+FamilyMemberHistory.bornPeriod.start        generalise to=year cap=89
+FamilyMemberHistory.bornPeriod.end          generalise to=year cap=89
 RelatedPerson.birthDate                     redact
 RelatedPerson.photo                         redact
 RelatedPerson.communication                 redact
@@ -58,6 +61,7 @@ nodesByType('RelatedArtifact')              redact
 DiagnosticReport.presentedForm              redact
 nodesByType('Attachment').contentType       terminology
 nodesByType('Attachment').language          terminology
+nodesByType('Attachment').size              redact
 nodesByType('Attachment')                   mask
 nodesByType('Identifier')                   redact
 """
@@ -71,19 +75,19 @@ ImagingStudy.series.instance.uid            pseudonymise
 nodesByType('Reference')                    remap
 """
 _VALUES = """
-# What research needs: codes, numbers, coarse time
+# What research needs: codes, numbers no longer than a count, coarse time
 nodesByType('Coding')                       terminology
 nodesByType('code')                         terminology
-nodesByType('Quantity')                     measure cap=89
-nodesByType('Age')                          measure cap=89
-nodesByType('Count')                        measure cap=89
-nodesByType('Distance')                     measure cap=89
-nodesByType('Duration')                     measure cap=89
+nodesByType('Quantity')                     measure cap=89 digits=6
+nodesByType('Age')                          measure cap=89 digits=6
+nodesByType('Count')                        measure cap=89 digits=6
+nodesByType('Distance')                     measure cap=89 digits=6
+nodesByType('Duration')                     measure cap=89 digits=6
 nodesByType('boolean')                      keep
-nodesByType('integer')                      keep
-nodesByType('positiveInt')                  keep
-nodesByType('unsignedInt')                  keep
-nodesByType('decimal')                      keep
+nodesByType('integer')                      keep digits=6
+nodesByType('positiveInt')                  keep digits=6
+nodesByType('unsignedInt')                  keep digits=6
+nodesByType('decimal')                      keep digits=6
 """
 _TIME = {
     Dates.YEAR: """
@@ -112,7 +116,7 @@ nodesByType('Quantity').unit                keep
 nodesByType('Quantity').code                keep
 nodesByType('Quantity').system              keep
 """
-_COUNTRY = "Patient.address.country  keep\n"
+_COUNTRY = "Patient.address.country  terminology\n"
 
 
 def rules(wish: Deidentification) -> tuple[Rule, ...]:

@@ -30,8 +30,8 @@ from abaton.errors import SettingsError
 KEY_BYTES = 32
 _BODY, _PROOF = 11, 5
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
-_LAST = _PAIRS[::4]
+_THREES = [a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET]
+_LAST = [a + b for a in _ALPHABET for b in _ALPHABET][::4]
 _HALVES = struct.Struct(">QQ").unpack
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
@@ -110,15 +110,15 @@ class _Hmac:
     What many messages begin with can be hashed once, too.
     """
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("inner", "outer")
 
     def __init__(self, key: bytes) -> None:
         block = (key if len(key) <= 64 else hashlib.sha256(key).digest()).ljust(64, b"\0")
-        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+        self.inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self.outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
 
     def __call__(self, message: bytes) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
+        inner, outer = self.inner.copy(), self.outer.copy()
         inner.update(message)
         outer.update(inner.digest())
         return outer.digest()
@@ -131,19 +131,18 @@ class _Hmac:
         True
         """
         made = _Hmac(b"")
-        made._inner, made._outer = self._inner.copy(), self._outer
-        made._inner.update(start)
+        made.inner, made.outer = self.inner.copy(), self.outer
+        made.inner.update(start)
         return made
 
 
 def letters(token: bytes) -> str:
     """16 bytes as 26 letters and digits."""
-    t, (a, b) = _PAIRS, _HALVES(token)
+    t, (a, b) = _THREES, _HALVES(token)
     # Sixty bits lie in the first half; its last four, the second half and two zeros make the other seventy.
     return (
-        f"{t[a >> 54]}{t[a >> 44 & 1023]}{t[a >> 34 & 1023]}{t[a >> 24 & 1023]}{t[a >> 14 & 1023]}"
-        f"{t[a >> 4 & 1023]}{t[(a & 15) << 6 | b >> 58]}{t[b >> 48 & 1023]}{t[b >> 38 & 1023]}"
-        f"{t[b >> 28 & 1023]}{t[b >> 18 & 1023]}{t[b >> 8 & 1023]}{_LAST[b & 255]}"
+        f"{t[a >> 49]}{t[a >> 34 & 32767]}{t[a >> 19 & 32767]}{t[a >> 4 & 32767]}{t[(a & 15) << 11 | b >> 53]}"
+        f"{t[b >> 38 & 32767]}{t[b >> 23 & 32767]}{t[b >> 8 & 32767]}{_LAST[b & 255]}"
     )
 
 
@@ -256,7 +255,12 @@ class Pseudonyms:
         """The same as :meth:`pair`, for what is met once: it is not remembered unless it has to be."""
         if kind == "Patient" or len(old) == 26 or self._issued:
             return self.pair(kind, old, server)
-        token = self.token(kind, old, server)
+        begun = self._begun.get((kind, server)) or self._begin(kind, server)
+        inner, outer = begun.inner.copy(), begun.outer.copy()  # token(), without its calls
+        inner.update(old.encode())
+        outer.update(inner.digest())
+        body = outer.digest()[:_BODY]
+        token = body + _sha256(self._proof + body).digest()[:_PROOF]
         return letters(token), as_uuid(token)
 
     def _remember(self, kind: str, old: str, server: str, new: str, address: str) -> tuple[str, str]:

@@ -34,7 +34,8 @@ _QUERY = re.compile(r"(?:(?:https?://.+)/)?([A-Z][A-Za-z]+)\?(.+)", re.DOTALL)
 _UUID = re.compile(
     r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"
 )
-_SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
+SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
+"""The elements in which a resource names the person it is about."""
 _USUAL = """\
 try:
     made = {"reference": targets[v["reference"]]}
@@ -47,12 +48,38 @@ if made is None or len(v) != 1:
         made = $slow(v, scope)"""
 
 
+def target_of(pointer: object) -> str:
+    """One name for what a Reference points at, whichever form it has; empty if it points nowhere else.
+
+    >>> target_of({"reference": "https://h/r4/Patient/1/_history/2"}), target_of({"reference": "Patient/1"})
+    ('Patient/1', 'Patient/1')
+    >>> target_of({"reference": "Patient?identifier=urn:x|7"})
+    'identifier urn:x|7'
+    """
+    if not isinstance(pointer, dict):
+        return ""
+    reference, by = pointer.get("reference"), pointer.get("identifier")
+    if isinstance(reference, str) and reference:
+        match = _REST.fullmatch(reference) if "/" in reference else None
+        if match is not None and match[2] in resources():
+            return f"{match[2]}/{match[3]}"
+        query = _QUERY.fullmatch(reference) if "?" in reference else None
+        wanted = [value for name, value in parse_qsl(query[2]) if name == "identifier"] if query else []
+        if len(wanted) == 1:
+            return f"identifier {wanted[0]}"
+        return "" if reference.startswith("#") else reference
+    if isinstance(by, dict) and isinstance(by.get("value"), str):
+        return f"identifier {by.get('system') or ''}|{by['value']}"
+    return ""
+
+
 class Document:
     """One document (a resource, or a Bundle with its entries) and where its references lead."""
 
     __slots__ = (
         "_identifiers",
         "_places",
+        "_staying",
         "_words",
         "codes",
         "entries",
@@ -79,8 +106,9 @@ class Document:
         self.year, self.shift_days = year, shift_days
         self.targets: dict[str, str] = {}
         self.entries: list[tuple[dict[str, Any], str]] = []
+        self._staying: list[tuple[str, str, str]] = []
         self.only_subject = ""
-        self._places: dict[tuple[str, str], str] = {}
+        self._places: dict[tuple[str, str], str] | None = None
         self._identifiers: dict[tuple[str, str], str] | None = None
         self._words: frozenset[str] | None = None
 
@@ -97,7 +125,7 @@ class Document:
         if stays:
             if known:
                 self.targets[full_url] = address
-            self._places.setdefault((kind, old), address)
+            self._staying.append((kind, old, address))
         elif known:
             self.targets[full_url] = f"{kind}/{identity}"
         return identity, address
@@ -128,7 +156,7 @@ class Document:
         """The new identity of the person a resource is about."""
         if scope.raw.get("resourceType") == "Patient":
             return self.names.address(scope.identity)
-        for name in _SUBJECTS:
+        for name in SUBJECTS:
             pointer = scope.raw.get(name)
             reference = pointer.get("reference") if isinstance(pointer, dict) else None
             if isinstance(reference, str) and not reference.startswith("#"):
@@ -149,8 +177,7 @@ class Document:
     def _turn(self, reference: str) -> str:
         match = _REST.fullmatch(reference) if "/" in reference else None
         if match is not None and match[2] in resources():
-            place = self._places.get((match[2], match[3]))
-            return place or f"{match[2]}/{self.names.identity(match[2], match[3])}"
+            return self._place(match[2], match[3]) or f"{match[2]}/{self.names.identity(match[2], match[3])}"
         query = _QUERY.fullmatch(reference) if "?" in reference else None
         if query is not None and query[1] in resources():
             return self._conditional(query[1], query[2])
@@ -158,6 +185,12 @@ class Document:
         if same is not None and self.names.proves(bytes.fromhex("".join(same.groups()))):
             return reference
         return as_uuid(self.names.token("reference", reference))
+
+    def _place(self, kind: str, old: str) -> str | None:
+        """The new address of an entry by its type and id; the first of two with the same counts."""
+        if self._places is None:
+            self._places = {(kind, old): address for kind, old, address in reversed(self._staying)}
+        return self._places.get((kind, old))
 
     def _conditional(self, kind: str, query: str) -> str:
         wanted = [value for name, value in parse_qsl(query) if name == "identifier"]
@@ -193,20 +226,13 @@ def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
         ids = set()
     if len(ids) == len(entries):  # no id twice, as nearly always
         return frozenset()
-    met: set[tuple[str, str]] = set()
-    twice: set[tuple[str, str]] = set()
+    servers: dict[tuple[str, str], set[str]] = {}
     for entry in entries:
         resource = entry.get("resource")
         if resource.__class__ is dict:
             kind, old = resource.get("resourceType"), resource.get("id")
             if kind.__class__ is str and old.__class__ is str:
-                (twice if (kind, old) in met else met).add((kind, old))
-    servers: dict[tuple[str, str], set[str]] = {key: set() for key in twice}
-    for entry in entries if twice else ():
-        resource = entry.get("resource")
-        key = (resource.get("resourceType"), resource.get("id")) if resource.__class__ is dict else ("", "")
-        if key in twice:
-            servers[key].add(server_of(entry.get("fullUrl")))
+                servers.setdefault((kind, old), set()).add(server_of(entry.get("fullUrl")))
     return frozenset(key for key, found in servers.items() if len(found - {""}) > 1)
 
 

@@ -58,12 +58,13 @@ Step = str | Where
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path that has been understood: where it starts, its steps, and the types it can end at."""
+    """A path that has been understood: where it starts, its steps, the types it can end at, and in which."""
 
     by_type: bool
     root: str
     steps: tuple[Step, ...]
     ends: frozenset[str]
+    owners: frozenset[str]
 
     @property
     def text(self) -> str:
@@ -88,7 +89,7 @@ def read_path(text: str) -> Path:
     by_type, root = start[1] is not None, start[1] or start[2]
     _check_root(text, root, by_type)
     steps: list[Step] = []
-    types = frozenset({root})
+    types, owners = frozenset({root}), frozenset({""})
     position = start.end()
     while position < len(text):
         step = _STEP.match(text, position)
@@ -96,14 +97,14 @@ def read_path(text: str) -> Path:
             _refuse(text, "it may only have element names and where(name='value')")
         if step[3]:
             steps.append(step[3])
-            types = _below(text, types, step[3])
+            owners, types = types, _below(text, types, step[3])
         else:
             steps.append(Where(tuple(step[1].split(".")), step[2]))
             inner = types
             for name in step[1].split("."):
                 inner = _below(text, inner, name)
         position = step.end()
-    return Path(by_type, root, tuple(steps), types)
+    return Path(by_type, root, tuple(steps), types, owners)
 
 
 def _check_root(text: str, root: str, by_type: bool) -> None:  # noqa: FBT001

@@ -16,7 +16,26 @@ if TYPE_CHECKING:
     from abaton.records.methods import Settings
 
 _COMPARATORS = frozenset({"<", "<=", ">=", ">"})
-_YEARS = frozenset({"a", "years", "year", "yr", "y"})
+# How many of a unit make a year: ages are told in all of these.
+_PER_YEAR = {
+    "a": 1.0,
+    "a_j": 1.0,
+    "mo": 12.0,
+    "mo_j": 12.0,
+    "wk": 52.1775,
+    "d": 365.25,
+    "h": 8766.0,
+    "min": 525_960.0,
+}
+_SPELT = {
+    **dict.fromkeys(
+        ("y", "yr", "yrs", "year", "years", "yo", "jahr", "jahre", "ans", "anni", "años", "jaar"), "a"
+    ),
+    **dict.fromkeys(("month", "months", "mos", "monate", "mois", "mesi", "meses"), "mo"),
+    **dict.fromkeys(("week", "weeks", "wks"), "wk"),
+    **dict.fromkeys(("day", "days"), "d"),
+}
+_UCUM = "http://unitsofmeasure.org"
 _REMEMBERED = 65_536
 
 
@@ -61,8 +80,9 @@ def terminology(_: Settings, node: Node) -> Handler:
     """Keep a code of a public terminology, and nothing beside it."""
     if node.type == "Coding":
         return _coding(node)
-    if node.type == "code":
-        return _code(node, binding(node.parent, node.name))
+    listed = binding(node.parent, node.name)
+    if node.type == "code" or listed is not None:
+        return _code(node, listed)
     raise SettingsError(
         f"the method 'terminology' cannot be used on {node.path}: it is not coded", remedy="correct the rule"
     )
@@ -151,7 +171,7 @@ try:
         len(v) == 4
         and v["unit"] is not None
         and (number.__class__ is float or number.__class__ is int)
-        and number <= $cap
+        and (number <= $cap or code != "a")
         and by_code[code][0] == system
     ):
         made = {"value": number, "system": system, "code": code}
@@ -170,6 +190,7 @@ def measure(settings: Settings, node: Node) -> Handler:
             remedy="correct the rule",
         )
     cap = int(settings.get("cap", "0"))
+    most = 10.0 ** int(settings.get("digits", "300"))
     is_age = node.type == "Age"
     beside = Beside(node, ("value", "comparator", "system", "code"), "text beside a number")
     unit_only = beside.of(("unit",))
@@ -184,8 +205,8 @@ def measure(settings: Settings, node: Node) -> Handler:
         unit = value.get("unit")
         if code is not None and scope.codes.knows(system, code):
             made["system"], made["code"] = system, code
-        elif unit.__class__ is str and is_unit(unit):
-            made["unit"] = unit
+        elif unit.__class__ is str:
+            _put_unit(made, unit)
         if len(value) == 4 and len(made) == 3 and unit is not None:
             scope.seen(unit_only)
         elif len(value) != len(made):
@@ -195,8 +216,11 @@ def measure(settings: Settings, node: Node) -> Handler:
             scope.seen(beside.of(tuple(value)))
             if "extension" in value and not made:
                 return _masked(value["extension"])
-        if cap and made.get("value", 0) > cap and (is_age or code in _YEARS or unit in _YEARS):
-            made["value"] = cap + 1
+        if len(made) == 1 and not -most < made.get("value", 0) < most:
+            return scope.drop(node, "number too long")
+        if cap and made.get("value", 0) > cap:
+            told = made.get("code") or made.get("unit")
+            made["value"] = _capped(made["value"], cap, told, is_age=is_age)
         if made:
             return made
         return scope.drop(node, "empty")
@@ -204,6 +228,23 @@ def measure(settings: Settings, node: Node) -> Handler:
     if is_age:
         return run
     return usual(run, _MEASURE, unit=unit_only, cap=cap or math.inf)
+
+
+def _put_unit(made: dict[str, Any], unit: str) -> None:
+    """Keep a unit that is written out: as it is if it is one of UCUM, as its code if it is a time in plain words."""
+    time = _SPELT.get(unit.strip().casefold())
+    if is_unit(unit):
+        made["unit"] = unit
+    elif time is not None:
+        made["system"], made["code"] = _UCUM, time
+
+
+def _capped(number: float, cap: int, unit: str | None, *, is_age: bool) -> float:
+    """A number, unless it is an age over the cap: those become one class, in the unit they were told in."""
+    each = _PER_YEAR.get(unit or "", 1.0 if is_age else 0.0)
+    if not is_age and each != 1.0:  # 500 days may be anything, 95 years are taken for an age
+        return number
+    return number if number <= cap * each else math.ceil((cap + 1) * each)
 
 
 def _masked(extensions: Any) -> Any:

@@ -190,8 +190,11 @@ _ANNOTATIONS = frozenset(
         "{step}",
     ]
 )
-_TERM = re.compile(r"(10[*^])(-?\d{1,2})?|((?:\[[^\[\]{}]{1,12}\]|[A-Za-z%'_])+)([+-]?\d{1,2})?|(\d{1,6})")
+_TERM = re.compile(
+    r"(10[*^])(-?\d{1,2})?|((?:\[[^\[\]{}]{1,12}\]|[A-Za-z%'_])+)([+-]?\d{1,2})?|(\d\d?|10{2,6})"
+)
 _SPLIT = re.compile(r"[./]")
+_MOST_DIGITS, _MOST_TERMS = 3, 5
 
 
 @lru_cache(maxsize=4096)
@@ -204,7 +207,9 @@ def is_unit(text: str) -> bool:
     if not text or len(text) > 40:
         return False
     terms = _SPLIT.split(text.removeprefix("/"))
-    return all(_is_term(term) for term in terms)
+    # A date or a telephone number is a product of numbers, too: at most three digits may stand in a unit, beside tens.
+    few = sum(map(str.isdigit, text.replace("10*", "").replace("0", ""))) <= _MOST_DIGITS
+    return few and len(terms) <= _MOST_TERMS and all(_is_term(term) for term in terms)
 
 
 def _is_term(term: str) -> bool:

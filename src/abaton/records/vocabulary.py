@@ -19,6 +19,7 @@ from importlib.resources import files
 from typing import Any
 
 from abaton.records.elements import resources, table
+from abaton.records.iso import is_country, is_currency, is_dicom, is_language, is_vaccine_maker
 from abaton.records.ucum import is_unit
 
 _REMEMBERED = 1_024
@@ -90,10 +91,7 @@ def _form(pattern: str) -> Callable[[str], bool]:
 _ICD10 = _form(r"[A-Z]\d\d(?:\.\d{1,3})?[*+†!]?")
 _ICD10_CM = _form(r"[A-Z]\d[0-9AB](?:\.?[0-9]{1,4}|\.?[0-9X]{0,3}[A-DGHJ-NPQRSX0-9])?")
 _ATC = _form(r"[A-Z](?:\d\d(?:[A-Z](?:[A-Z](?:\d\d)?)?)?)?")
-_is_language = _form(r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-(?:[A-Z]{2}|\d{3}))?")
-_COUNTRY = _form(r"[A-Z]{2,3}")
 _DIGITS = _form(r"\d{1,7}")
-_CURRENCY = _form(r"[A-Z]{3}")
 
 TERMINOLOGIES: Mapping[str, Callable[[str], bool]] = {
     "http://snomed.info/sct": is_snomed,
@@ -101,7 +99,7 @@ TERMINOLOGIES: Mapping[str, Callable[[str], bool]] = {
     "http://unitsofmeasure.org": is_unit,
     "http://www.nlm.nih.gov/research/umls/rxnorm": _DIGITS,
     "http://hl7.org/fhir/sid/cvx": _form(r"\d{1,3}"),
-    "http://hl7.org/fhir/sid/mvx": _form(r"[A-Z]{2,3}"),
+    "http://hl7.org/fhir/sid/mvx": is_vaccine_maker,
     "http://hl7.org/fhir/sid/ndc": _form(r"\d{4,5}-\d{3,4}-\d{1,2}"),
     "http://hl7.org/fhir/sid/icd-10": _ICD10,
     "http://hl7.org/fhir/sid/icd-10-cm": _ICD10_CM,
@@ -122,13 +120,13 @@ TERMINOLOGIES: Mapping[str, Callable[[str], bool]] = {
     "http://human-phenotype-ontology.org": _form(r"HP:\d{7}"),
     "http://www.genenames.org": _form(r"HGNC:\d{1,5}"),
     "http://terminology.hl7.org/CodeSystem/icd-o-3": _form(r"\d{4}/\d|C\d\d(?:\.\d)?"),
-    "http://standardterms.edqm.eu": _form(r"\d{8}"),
+    "http://standardterms.edqm.eu": _form(r"[1-6]\d{4}[0-9]00|[1-6]\d{5}50"),
     "http://nucc.org/provider-taxonomy": _form(r"\d{3}[0-9A-Z]\d{5}X"),
-    "http://dicom.nema.org/resources/ontology/DCM": _form(r"\d{5,6}|[A-Z]{2}"),
+    "http://dicom.nema.org/resources/ontology/DCM": is_dicom,
     "urn:iso:std:iso:11073:10101": _form(r"\d{1,6}"),
-    "urn:iso:std:iso:3166": _COUNTRY,
-    "urn:iso:std:iso:4217": _CURRENCY,
-    "urn:ietf:bcp:47": _is_language,
+    "urn:iso:std:iso:3166": is_country,
+    "urn:iso:std:iso:4217": is_currency,
+    "urn:ietf:bcp:47": is_language,
     "urn:ietf:rfc:3986": _form(r"(?:urn:oid:)?1\.2\.840\.10008\.5\.1\.4(?:\.\d{1,3}){1,8}"),
     "urn:oid:2.16.840.1.113883.6.238": _form(r"\d{4}-\d"),
 }
@@ -228,7 +226,8 @@ def _bindings() -> dict[str, Callable[[str], bool]]:
     for kind, check in (("type", names), ("media", is_media_type), ("unit", is_unit)):
         for path in _source()["names"][kind].split(" "):
             made[path] = check
-    made["Money.currency"] = _CURRENCY
+    made["Money.currency"] = is_currency
+    made["Address.country"] = is_country
     return made
 
 
@@ -238,7 +237,7 @@ def binding(type_name: str, element: str) -> Callable[[str], bool] | None:
     >>> binding("Patient", "gender")("female"), binding("Patient", "gender")("Smith")
     (True, False)
     """
-    return _is_language if element == "language" else _bindings().get(f"{type_name}.{element}")
+    return is_language if element == "language" else _bindings().get(f"{type_name}.{element}")
 
 
 def is_known(system: str, code: str) -> bool:
