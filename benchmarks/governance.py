@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def run() -> list[Measure]:
         return [*_vault(Path(folder), ring), *_seal(ring), *_audit(Path(folder))]
 
 
+def _cpu(call: Callable[[], object]) -> float:
+    """The least CPU seconds of three calls: other work on this machine does not count."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.process_time()
+        call()
+        best = min(best, time.process_time() - start)
+    return best
+
+
 def _rows(start: int, count: int) -> list[MappingRow]:
     return [
         MappingRow("bench", tag(KEY, "row", str(i)), f"P{i:025d}", f"https://hospital.example/fhir/{i}")
@@ -40,13 +51,13 @@ def _rows(start: int, count: int) -> list[MappingRow]:
 def _vault(folder: Path, ring: Ring) -> list[Measure]:
     vault = Vault(folder / "vault.db", folder / "keys.db", ring.public.sealing, secrets.token_bytes)
     batches = [_rows(start, BATCH) for start in range(0, ROWS, BATCH)]
-    wrap = best_seconds(lambda: ring.public.sealing.wrap(KEY, b"context"), repeats=5, inner=200)
+    wrap = _cpu(lambda: [ring.public.sealing.wrap(KEY, b"context") for _ in range(500)]) / 500
     wall, cpu = time.perf_counter(), time.process_time()
     for batch in batches:
         vault.add_many(batch)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     tags = [tag(KEY, "row", str(i * (ROWS // LOOKUPS))) for i in range(LOOKUPS)]
-    look_up = best_seconds(lambda: [vault.find("bench", t) for t in tags], repeats=3) / LOOKUPS
+    look_up = _cpu(lambda: [vault.find("bench", t) for t in tags]) / LOOKUPS
     row = vault.row("bench", tags[1])
     assert row is not None
     answer = best_seconds(lambda: vault.open(row, ring), repeats=3, inner=100)
@@ -58,9 +69,10 @@ def _vault(folder: Path, ring: Ring) -> list[Measure]:
     size = sum(path.stat().st_size for path in folder.iterdir()) / ROWS
     vault.close()
     return [
-        at_least("vault: insert, 100,000 rows in batches of 1,000", ROWS / wall, 2_000, "rows/s"),
-        at_most("vault: insert over HPKE alone, CPU", cpu / ROWS / wrap, 6, "x"),
-        at_least("vault: look-up among 100,000 rows", 1 / look_up, 2_000, "rows/s"),
+        Measure("vault: insert, 100,000 rows in batches of 1,000, wall", ROWS / wall, "rows/s"),
+        at_least("vault: insert, 100,000 rows in batches of 1,000, CPU", ROWS / cpu, 2_000, "rows/s"),
+        at_most("vault: insert over HPKE alone, CPU", cpu / ROWS / wrap, 4, "x"),
+        at_least("vault: look-up among 100,000 rows, CPU", 1 / look_up, 2_000, "rows/s"),
         Measure("vault: insert of one row, durable", one * 1e3, "ms"),
         Measure("vault: read one row with the private key", answer * 1e6, "us"),
         Measure("vault: destroy key and row among 100,000, scrubbed", gone, "s"),
@@ -69,17 +81,16 @@ def _vault(folder: Path, ring: Ring) -> list[Measure]:
 
 
 def _seal(ring: Ring) -> list[Measure]:
-    line = (
-        b'{"resourceType":"Observation","status":"final","code":{"text":"x"},"valueQuantity":{"value":%d}}\n'
-    )
-    content = b"".join(line % i for i in range(80_000))
+    line = b'{"id":"%s","resourceType":"Observation","status":"final","valueQuantity":{"value":%d}}\n'
+    names = [tag(KEY, "id", str(i)).encode() for i in range(80_000)]
+    content = b"".join(line % (name, i * i % 997) for i, name in enumerate(names))
     sender = Ring.new("site", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
     to = ring.public.sealing
     header = Header("bench", "ab" * 32, sender.signing.id, to.id, 1, "", "2026-01-01T00:00:00.000Z")
     data = b"".join(seal([content], header, sender.signing, to, KEY))
-    sealing = best_seconds(lambda: sum(map(len, seal([content], header, sender.signing, to, KEY))), repeats=3)
-    opening = best_seconds(lambda: sum(1 for _ in opened([data], ring, sender.public.key)), repeats=3)
-    looking = best_seconds(lambda: look([data], sender.public.key), repeats=3)
+    sealing = _cpu(lambda: sum(map(len, seal([content], header, sender.signing, to, KEY))))
+    opening = _cpu(lambda: sum(1 for _ in opened([data], ring, sender.public.key)))
+    looking = _cpu(lambda: look([data], sender.public.key))
     megabytes = len(content) / 1e6
     return [
         at_least("seal: throughput of content", megabytes / sealing, 50, "MB/s"),
@@ -96,7 +107,7 @@ def _audit(folder: Path) -> list[Measure]:
         for i in range(count):
             audit.append(Entry("data-retrieved", detail={"number": i}), NOW)
         wall = time.perf_counter() - start
-        checking = best_seconds(lambda: verify(audit.rows()), repeats=3)
+        checking = _cpu(lambda: verify(audit.rows()))
     return [
         Measure("audit: entries written one by one, durable", count / wall, "entries/s"),
         at_least("audit: entries verified", count / checking, 10_000, "entries/s"),

@@ -134,6 +134,24 @@ def test_pictures_hold_the_update_and_every_codec(tmp_path):
     assert "http" not in re.sub(r"<script[^>]*>.*?</script>", "", text, flags=re.DOTALL)
 
 
+def test_the_figures_hold_the_numbers(tmp_path, monkeypatch):
+    rng, shown = np.random.default_rng(0), []
+    arrays = {t.name: rng.standard_normal(t.shape).astype(np.float32) for t in LAYOUT}
+    save_file(arrays, tmp_path / "update.safetensors")
+    monkeypatch.setattr("abaton.report.figures_page", lambda title, figures: shown.extend(figures) or title)
+    rows = json.loads(
+        run("pictures", str(tmp_path / "update.safetensors"), "-o", str(tmp_path / "page"), "--json")
+    )
+    maps, curves = shown
+    update, stc, sstc = (np.asarray(trace.z) for trace in maps.data)
+    np.testing.assert_array_equal(update, np.abs(arrays["conv.weight"]).reshape(32, 25).T)
+    assert set(np.flatnonzero(sstc)) | set(np.flatnonzero(stc)) <= set(np.flatnonzero(update))
+    assert len(np.unique(stc)) == 2  # nothing, or the one size of all entries
+    assert 0 < np.any(sstc, axis=0).sum() <= 4  # an eighth of 32 kernels
+    drawn = [(line.name, x, y) for line in curves.data for x, y in zip(line.x, line.y, strict=True)]
+    assert drawn == [(row["codec"], row["bits"], row["error"]) for row in rows]
+
+
 def test_pictures_of_a_run_without_convolutions_are_curves_alone(tmp_path, store_with_run):
     folder, name = store_with_run
     page = tmp_path / "page.html"

@@ -51,6 +51,18 @@ def test_labels_of_chosen_evaluators_resemble_the_federations_more_than_those_dr
     assert totals["labels"] <= 1.2 * best["labels"], "of all subsets there are"
 
 
+def test_labels_of_the_models_own_learner_count_only_if_its_score_does():
+    """With a class that only the owner and one other hold, the other is needed only if the owner has no say."""
+    labels = {"owner": (10, 0), "same": (10, 0), "b": (0, 10), "c": (0, 10), "d": (0, 10)}
+    asked = {}
+    for own in (True, False):
+        rules, state, tasks = begun(ByValidation(evaluators=2, choice="labels", own=own), labels=labels)
+        (task,) = (t for t in tasks if t.learner == "owner")
+        asked[own] = {e.learner for e in of(Evaluate, step(rules, state, arrived(task))[1])}
+    assert "same" not in asked[True], "10 of 30 is nearer to 20 of 50 than 20 of 30"
+    assert "same" in asked[False]
+
+
 def test_the_choice_is_a_function_of_the_seed_and_spreads_the_work():
     """Invariant 16."""
     policy = ByValidation(evaluators=3, choice="labels")

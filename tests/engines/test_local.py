@@ -28,7 +28,8 @@ from abaton.control import (
 )
 from abaton.control.draw import round_key
 from abaton.engines import Driver, EvaluateTask, LocalEngine, Replayed, TrainTask, VirtualEngine
-from abaton.learning import Examples, Learner, SklearnModel, Update
+from abaton.errors import SettingsError
+from abaton.learning import Examples, Learner, Personal, SklearnModel, Update
 from abaton.store import Journal, Store
 
 SETTINGS = TrainSettings(epochs=2, batch_size=10)
@@ -203,3 +204,80 @@ def test_a_real_run_that_is_cut_off_goes_on_from_its_journal(tmp_path, pacing, c
         assert len(tasks) == len(set(tasks))
         assert sum(isinstance(e, Joined) for e in events) == 6, "they join again after the restart"
         assert not any(isinstance(e, Tick) for e in events)
+
+
+class Noted(Learner):
+    """A learner that notes each training."""
+
+    folder = None
+
+    def train(self, task: str, *more: object) -> Update:
+        with (self.folder / "trained").open("a") as file:
+            file.write(task + "\n")
+        return super().train(task, *more)
+
+
+def test_what_a_learner_keeps_survives_its_process_and_a_task_moves_it_once(tmp_path, monkeypatch):
+    codec = parse("error_feedback | stc(sparsity=0.5)")
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    data = Examples(x, (x[:, 0] > 0).astype(np.int64))
+    network, kept = model(), {}
+    Noted.folder = tmp_path
+
+    def keep(payload: bytes) -> str:
+        kept[len(kept)] = payload
+        return str(len(kept) - 1)
+
+    def fresh() -> LocalEngine:
+        members = {"a": Noted("a", network, data, codec, 0)}
+        return LocalEngine(members, keep=keep, check=lambda *_: None, states=tmp_path / "states")
+
+    start = np.zeros(5, np.float32)
+    for keys in (["t1"], ["t1", "t2"], ["t2", "t3"]):  # each life begins with the last task of the one before
+        with fresh() as local:
+            heard(local, 1)
+            for key in keys:
+                local.submit([TrainTask(key, "a", 0, start, SETTINGS)])
+                heard(local, 1)
+    one = Learner("a", network, data, codec, 0)
+    t1, t2, t3 = (one.train(key, 0, start, SETTINGS).payload for key in ("t1", "t2", "t3"))
+    assert list(kept.values()) == [t1, t1, t2, t2, t3]
+    assert (tmp_path / "trained").read_text().split() == ["t1", "t2", "t3"], (
+        "an answered task is not done again"
+    )
+
+
+def test_evaluators_see_the_personal_layers_their_site_has_trained(tmp_path):
+    network = Personal(model(), ["*intercept*"])
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    data = Examples(x, (x[:, 0] > -0.8).astype(np.int64))
+    members = {"a": Learner("a", network, data, CODEC, 0, validation=data)}
+    shared = np.zeros(4, np.float32)
+    with LocalEngine(members, keep=lambda p: "", check=lambda *_: None, states=tmp_path) as local:
+        heard(local, 1)
+        local.submit([EvaluateTask("x@a", "a", shared)])
+        before = heard(local, 1)[0].score
+        local.submit([TrainTask("t1", "a", 0, shared, TrainSettings(epochs=20))])
+        heard(local, 1)
+        local.submit([EvaluateTask("y@a", "a", shared)])
+        after = heard(local, 1)[0].score
+    members["a"].train("t1", 0, shared, TrainSettings(epochs=20))
+    assert after == members["a"].evaluate(shared) != before
+
+
+def test_a_learner_that_keeps_something_needs_a_place_for_it():
+    network = Personal(model(), ["*intercept*"])
+    data = Examples(np.zeros((4, 4), np.float32), np.array([0, 1, 0, 1]))
+    with pytest.raises(SettingsError, match="states="):
+        LocalEngine({"a": Learner("a", network, data, CODEC, 0)}, keep=lambda p: "", check=lambda *_: None)
+
+
+def test_a_damaged_state_is_a_failed_task(tmp_path):
+    with engine("a", states=tmp_path) as local:
+        heard(local, 1)
+        local.submit([task("a")])
+        heard(local, 1)
+        (file,) = tmp_path.iterdir()
+        file.write_bytes(b"rubbish")
+        local.submit([task("a", "again")])
+        assert heard(local, 1)[0].reason == "task was refused"

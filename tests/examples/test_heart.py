@@ -15,7 +15,8 @@ import pytest
 from fhir.resources.R4B import get_fhir_model_class
 
 from abaton.records import Consented, Deidentifier, Pseudonyms, Record, Rule, problems
-from abaton.records.features import Reason, featurise, pooled, scaled, statistics
+from abaton.records.anonymity.federated import choose
+from abaton.records.features import Reason, featurise, hidden, histogram, pooled, scaled, statistics
 from abaton.records.need import Need
 from abaton.records.sources import documents, find
 from abaton.study import load_study, notes_on
@@ -183,6 +184,26 @@ def test_records_are_valid_fhir_and_hold_no_name(records):
             assert not {"name", "birthDate", "address"} & each.keys()
 
 
+def anonymous(study, made):
+    """Every hospital's table with k enforced over all of them."""
+    asked = study.privacy.anonymity
+    choice = choose([histogram(each.table, asked) for each in made.values()], asked)
+    return {
+        name: replace(each, table=hidden(each.table, choice, asked)) for name, each in made.items()
+    }, choice
+
+
+@pytest.mark.shared
+def test_everybody_hides_among_five_over_all_hospitals(study, made):
+    hiding, choice = anonymous(study, made)
+    columns = [column.name for column in made["cleveland"].table.columns]
+    places = [columns.index(name) for name in ("age", "sex=female", "sex=male")]
+    rows = [tuple(row[places].tolist()) for each in hiding.values() for row in each.table.x]
+    assert min(Counter(rows).values()) >= 5
+    assert len(rows) == 920 - choice.suppressed
+    assert choice.suppressed <= 0.05 * 920
+
+
 @pytest.mark.shared
 def test_what_privacy_costs(study, records, made):
     plain = auroc(made)
@@ -195,7 +216,12 @@ def test_what_privacy_costs(study, records, made):
     widths = {"age": 10, "pressure": 10, "cholesterol": 25}
     inputs = tuple(replace(each, band=widths.get(each.name)) for each in plan.inputs)
     banded = auroc(tables(study, records, need, replace(plan, inputs=inputs)))
-    print(f"AUROC of all data pooled: raw {raw:.4f}, de-identified {plain:.4f}, in bands {banded:.4f}")  # noqa: T201
+    hiding = auroc(anonymous(study, made)[0])
+    print(  # noqa: T201
+        f"AUROC of all data pooled: raw {raw:.4f}, de-identified {plain:.4f}, in bands {banded:.4f}, "
+        f"k = 5 enforced {hiding:.4f}"
+    )
+    assert abs(plain - hiding) < 0.01
     assert plain > 0.88
     assert abs(raw - plain) < 0.005
     assert abs(plain - banded) < 0.01

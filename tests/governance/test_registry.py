@@ -27,6 +27,7 @@ from abaton.governance import (
     members_of,
     note_round,
     rounds_with,
+    study_gate,
     take_snapshot,
 )
 from abaton.governance.cohorts import leave_cohorts, mark_rounds
@@ -267,6 +268,17 @@ def test_the_gate(resource, reason):
         (1, 1, 0) if reason.allows else (0, 0, 1)
     )
     assert all(consented.ground == "study heart" for consented in passed)
+
+
+def test_the_gate_of_a_registry(registry):
+    gate = study_gate(registry, asking(), NOW, lambda patient: person({"1": "ann", "2": "bob"}[patient]))
+    records = [Record({"resourceType": "Patient", "id": number}) for number in ("1", "2", "1")]
+    assert [consented.record for consented in gate(records)] == [records[0], records[2]]
+    assert gate.refused == {Reason.NOT_OPTED_IN: 1}
+    sending = asking(action=Action.SEND)
+    assert (
+        len(list(study_gate(registry, sending, NOW + 60 * DAY, lambda patient: person("ann"))(records))) == 0
+    )
 
 
 def test_time_without_a_zone_is_refused(registry):

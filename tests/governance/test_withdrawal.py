@@ -193,7 +193,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("victim", ORDER_OF_STEPS[:-1])
 def test_a_crash_before_or_after_any_action_is_made_good(world, victim, after):
     def dying(case, when):

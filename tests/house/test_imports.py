@@ -22,9 +22,10 @@ MAY_USE = {
     "learning": {"errors", "vectors", "codecs", "control"},
     "records": {"errors", "files"},
     "store": {"errors", "files"},
-    "governance": {"errors", "canonical", "records", "store"},
+    "governance": {"errors", "canonical", "files", "records", "store"},
+    "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
     "report": {"errors", "vectors", "store"},
-    "engines": {"errors", "vectors", "codecs", "control", "learning", "store"},
+    "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},
 }
 
 # Modules that are pure: no clock, socket, thread, file or framework.
@@ -100,6 +101,8 @@ def test_starting_is_light(words):
         "scipy",
         "pydantic",
         "numpy",
+        "httpx",
+        "cryptography",
     )
     code = f"{words}\nimport sys\nprint([m for m in {heavy} if m in sys.modules])"
     assert (

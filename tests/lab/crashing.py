@@ -38,7 +38,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "training": replace(TRAINING, schedule="driven", decay=0.5, momentum=0.9, keep_momentum=True),
     },
 }
-FEW = {name: 8 if "Async" in name else 2 for name in RUNS}  # a version is a round, or one learner's commit
+FEW = {name: 5 if "Async" in name else 2 for name in RUNS}  # a version is a round, or one learner's commit
 CODECS = ("raw", "ecdq(bits=2)", "error_feedback | stc(sparsity=0.1)")
 
 

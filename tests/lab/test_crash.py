@@ -55,6 +55,7 @@ def cut_at_every_event(folder: Path, name: str, codec: str, rounds: int) -> list
         ("AsyncDVW(na)", "ecdq(bits=2)"),
         ("AsyncDVW(a)", "error_feedback | stc(sparsity=0.1)"),
         ("Finishing", "error_feedback | stc(sparsity=0.1)"),
+        ("Driven", "ecdq(bits=2)"),
     ],
 )
 def test_a_run_resumes_from_every_event_with_codecs_on(tmp_path, name, codec):

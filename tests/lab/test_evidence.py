@@ -26,7 +26,7 @@ def test_evidence_without_any_data_folder(name, monkeypatch):
     assert made.rows
     assert all(len(row) == len(made.columns) for row in made.rows)
     assert any("'synthetic' stands in" in line for line in made.reduced)
-    assert any("1.2 rounds" in line for line in made.reduced)
+    assert any("1.7 rounds" in line for line in made.reduced)
     assert json.loads(json.dumps(made.data))
     assert made.figure().data
     assert heard or name == "fig3"

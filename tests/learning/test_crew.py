@@ -121,7 +121,7 @@ def test_what_a_learner_keeps_survives_between_its_jobs(way, settings):
         for turn in range(3):
             assert crew.train(jobs(present, model, settings, turn)) == expected[turn]
     stays = settings.keep_momentum or way == "processes"  # statistics of the normalisation layer
-    assert all(learner.forgetful != stays for learner in present.values())
+    assert all(bool(learner.kept) == stays for learner in present.values())
 
 
 def test_nobody_is_trained_if_one_learner_has_no_examples():
@@ -185,8 +185,8 @@ def test_a_worker_that_dies_is_reported_with_its_learner_and_replaced():
             assert isinstance(caught.value.failures["site1"], LearnerError)
             assert "exit code -9" in str(caught.value)
             assert [u is None for u in caught.value.updates] == [False, True, False, False, False], turn
-        assert present["site1"].forgetful, "what a learner keeps is as it was before"
-        assert not present["site2"].forgetful
+        assert not present["site1"].kept, "what a learner keeps is as it was before"
+        assert present["site2"].kept
         assert len(crew.train([order[0], *order[2:]])) == 4
         worker = crew._pool._workers[0].process
         os.kill(worker.pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ import pytest
 
 from abaton.codecs import parse
 from abaton.control import TrainSettings
+from abaton.errors import Refused
 from abaton.learning import Examples, Learner, mlp
 
 MODEL = mlp(features=6, classes=3, hidden=(8,))
@@ -28,7 +29,7 @@ def test_a_fixed_number_of_epochs_is_the_same_as_asking_after_each():
     expected = [learner().train("t1", 0, start, SETTINGS)]
     asked = learner(validation=data(10, seed=1))
     *_, last = islice(asked.train_epochs("t1", start, SETTINGS), SETTINGS.epochs)
-    assert [asked.send(0, start, last.trained).payload] == [update.payload for update in expected]
+    assert [asked.send("task", 0, start, last.trained).payload] == [update.payload for update in expected]
     assert last.number == 3
 
 
@@ -43,13 +44,13 @@ def test_training_can_be_stopped_by_its_validation_loss():
             break
     assert len(losses) > 3, "more epochs than the settings say, if asked for"
     assert losses[0] > losses[-1]
-    assert one.send(0, start, epoch.trained).steps == 5 * len(losses)
+    assert one.send("task", 0, start, epoch.trained).steps == 5 * len(losses)
 
 
 def test_nothing_is_kept_of_epochs_that_are_not_sent():
     start, one = MODEL.initial(0), learner()
     next(one.train_epochs("t1", start, SETTINGS))
-    assert one.forgetful
+    assert not one.kept
     assert np.isnan(next(one.train_epochs("t1", start, SETTINGS)).validation_loss)
 
 
@@ -68,3 +69,25 @@ def test_the_same_task_gives_the_same_update(window):
     settings = TrainSettings(epochs=2, batch_size=8, window=window)
     first, again = (learner().train("t1", 0, MODEL.initial(0), settings) for _ in range(2))
     assert first == again != learner().train("t2", 0, MODEL.initial(0), settings)
+
+
+def test_noise_needs_a_secret_and_differs_from_task_to_task():
+    codec = parse("clip(norm=1) | gaussian_noise(std=2) | raw")
+    start = MODEL.initial(0)
+
+    def sent(task: str, secret: bytes) -> bytes:
+        one = Learner("north", MODEL, data(40), codec, 3, secret=secret)
+        trained = next(one.train_epochs("the same training", start, SETTINGS)).trained
+        return one.send(task, 0, start, trained).payload
+
+    with pytest.raises(Refused, match="secret"):
+        sent("t1", b"")
+    assert sent("t1", b"a") == sent("t1", b"a")
+    assert len({sent("t1", b"a"), sent("t2", b"a"), sent("t1", b"b")}) == 3
+
+
+def test_a_private_update_tells_no_loss_and_no_score():
+    codec = parse("clip(norm=1) | gaussian_noise(std=2) | raw")
+    one = Learner("north", MODEL, data(40), codec, 3, validation=data(10), secret=b"a")
+    update = one.train("t1", 0, MODEL.initial(0), SETTINGS)
+    assert (update.loss, update.score) == (None, ())

@@ -125,3 +125,20 @@ def test_a_store_of_another_form_is_refused(tmp_path):
         connection.exec_driver_sql("UPDATE about SET schema = 99")
     with pytest.raises(StoreError, match="form 99"):
         Store(tmp_path)
+
+
+def test_runs_and_journals_may_lie_in_any_database(tmp_path, database_url):
+    with Store(tmp_path / "store", database_url) as store:
+        store.add_run(row())
+        journal = Journal(store, "demo-1")
+        for i in range(1200):
+            journal.append("Left", {"at": float(i), "learner": f"site{i}"})
+        journal.publish(ModelRow(1, 2.0, "d1", {"loss": 0.5}))
+        journal.flush()
+        store.finish_run("demo-1", "finished", {"version": 1})
+    with Store(tmp_path / "store", database_url) as again:
+        assert again.run("demo").result == {"version": 1}
+        assert Journal(again, "demo-1").known == 1200
+        assert again.models("demo-1") == [ModelRow(1, 2.0, "d1", {"loss": 0.5})]
+        with pytest.raises(SettingsError, match="already"):
+            again.add_run(row())

@@ -8,10 +8,13 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from abaton.errors import SettingsError
 from abaton.records.features import Join, Kind, Missing, Outcome
 from abaton.study import (
+    Learning,
+    PolicyTable,
     Study,
     StudyError,
     describe,
@@ -180,6 +183,13 @@ CASES = [
         "bands",
     ),
     ('"sensitivity"]', '"rmse"]', "learning.evaluation.metrics[3]", "does not judge", "remove"),
+    (
+        'code = "84114007" },\n  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50"',
+        'code = "84114008" },\n  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50"',
+        "features.label.where.codes[0]",
+        "no record keeps the code '84114008'",
+        "[[data.codes]]",
+    ),
     ("validation = 0.1 ", "validation = 1.5 ", "learning.validation", "less than 1", ""),
 ]
 
@@ -267,8 +277,17 @@ def test_the_rules_are_what_the_document_says(full):
     assert (rules.training.epochs, rules.training.solver, rules.training.learning_rate) == (3, "adam", 0.125)
     assert full.learning.pipeline().spec.startswith("clip(norm=1.0) | error_feedback | stc(")
     assert full.learning.metrics == ("auroc", "brier")
+    assert (rules.pacing.budget, rules.validation.choice, rules.finishing) == (30, "labels", 1)
     with pytest.raises(SettingsError, match="participants"):
         full.learning.rules(2)
+
+
+def test_values_are_validated_by_closeness():
+    assert Learning(task="value", network="linear").rules(3).validation.measure == "closeness"
+    with pytest.raises(ValidationError, match="mcc"):
+        Learning(task="value", network="linear", policy=PolicyTable(name="SyncDVW", measure="mcc"))
+    made = Learning(task="value", network="mlp(4)").model(features=3, classes=0)
+    assert made.layout.size == 3 * 4 + 4 + 4 + 1
 
 
 def test_the_network_is_what_the_line_says(full):

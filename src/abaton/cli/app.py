@@ -7,7 +7,7 @@ import sys
 import typer
 
 from abaton import __version__
-from abaton.cli import audit, bench, codec, keys, lab, records, retention, runs, sealing, study, vault
+from abaton.cli import audit, bench, codec, keys, lab, records, retention, runs, sealing, site, study, vault
 from abaton.cli.output import complain, emit
 from abaton.errors import AbatonError
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (runs.demo, runs.runs, runs.show, runs.resume, bench.bench):
+for command in (runs.demo, runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
 app.command()(sealing.seal)
 app.command("open")(sealing.open_sealed)
@@ -29,6 +29,7 @@ app.add_typer(codec.app, name="codec")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
 app.add_typer(records.app, name="records")
+app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")
 app.add_typer(vault.app, name="vault")
 

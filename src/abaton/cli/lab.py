@@ -178,3 +178,41 @@ def _text(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
+
+
+@app.command()
+def privacy(
+    *,
+    noise: float = typer.Option(
+        ...,
+        help="Noise multiplier: standard deviation of the noise over the most that one learner can change.",
+    ),
+    delta: float = typer.Option(1e-5, help="The chance that the promise may fail."),
+    rounds: int = typer.Option(100, min=1, help="How many rounds are planned."),
+    lots: str = typer.Option(
+        "none", help="none: all take part; fixed: so many are drawn; poisson: each is drawn by its own coin."
+    ),
+    drawn: int = typer.Option(1, min=1, help="How many learners are drawn in a round."),
+    among: int = typer.Option(1, min=1, help="Among how many learners."),
+    epsilon: float | None = typer.Option(None, help="Also say how many rounds stay within this budget."),
+    json: bool = JsonOption,
+) -> None:
+    """Plan a privacy budget: epsilon after each round, by the accountant that also watches the runs.
+
+    With 'clip(norm=C) | gaussian_noise(std=S)' and a budget against the controller the noise multiplier is S / (2 C);
+    against readers of the community model, with N updates a round, it is S sqrt(N) / (2 C).
+    """
+    from abaton.lab.privacy import plan
+
+    made = plan(noise, delta, rounds, lots, (drawn, among), epsilon)
+    if json:
+        emit(made)
+        return
+    table(
+        "epsilon after so many rounds",
+        ["round", "epsilon", "zCDP bound without lots"],
+        [(row["round"], row["epsilon"], row["zcdp"]) for row in made["rounds"]],
+    )
+    note(made["neighbours"])
+    if epsilon is not None:
+        note(f"rounds within epsilon {epsilon:g}: {made['within']}")

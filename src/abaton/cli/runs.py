@@ -25,6 +25,10 @@ def demo(
     *,
     seed: int = typer.Option(1990, help="Decides every random number: the same seed gives the same bits."),
     rounds: int = typer.Option(30, min=1, help="How many rounds the hospitals train."),
+    epsilon: float | None = typer.Option(
+        None,
+        help="A privacy budget for each hospital: updates are clipped and noised, and the run ends in time.",
+    ),
     quick: bool = typer.Option(False, "--quick", help="A small cohort and five rounds: a few seconds."),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
@@ -41,7 +45,7 @@ def demo(
         from abaton.lab import demo as lab_demo
         from abaton.lab.experiment import start
 
-        row = start(opened, lab_demo.recipe(seed=seed, rounds=rounds, scale=scale), watch)
+        row = start(opened, lab_demo.recipe(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon), watch)
         community = opened.vectors.get(opened.models(row.run)[-1].digest)
         rows = lab_demo.comparison(community, seed=seed, rounds=rounds, scale=scale)
         data = {**_summary(opened, row), "comparison": rows}
@@ -80,6 +84,8 @@ def show(
         row = opened.run(run)
         data = _summary(opened, row)
         data["recipe"] = dict(row.recipe)
+        if epsilons := [m.metrics["epsilon"] for m in opened.models(row.run) if "epsilon" in m.metrics]:
+            data["epsilon"] = epsilons[-1]
         data["models"] = [
             {"version": m.version, "at": m.at, "digest": m.digest, **m.metrics}
             for m in opened.models(row.run)
@@ -100,6 +106,8 @@ def show(
     )
     rows = [[m["version"], m["at"], m["digest"][:12], *(m[name] for name in metrics)] for m in data["models"]]
     table(f"versions of the community model, run {row.run}", ["version", "seconds", "digest", *metrics], rows)
+    if "epsilon" in data:
+        note(f"privacy: epsilon {data['epsilon']:.4g} spent by the learner, or release, that spent most")
     _tell(data)
 
 
@@ -121,6 +129,47 @@ def resume(
             note(f"run '{row.run}' is {row.status} already")
         data = _summary(opened, row)
     emit(data) if json else _tell(data)
+
+
+def prune(
+    run: str | None = typer.Argument(
+        None, help="The run's name, or the beginning of it; every run if not given."
+    ),
+    *,
+    last: int = typer.Option(5, min=1, help="Keep so many of the newest versions of the community model."),
+    every: int = typer.Option(0, min=0, help="Also keep every so manieth version; 0 for none."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be removed."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Free space: remove old versions of community models, and the updates of runs that have ended.
+
+    The journal, the versions' digests and metrics, and the final model always stay. A run that was cut off keeps its
+    updates and can still be resumed; one that is being worked on is left alone.
+    """
+    with _open(store) as opened:
+        from abaton.store import Keep
+        from abaton.store import plan as plan_pruning
+        from abaton.store import prune as remove
+
+        chosen = [opened.run(run)] if run else opened.runs()
+        held = [row.run for row in chosen if opened.is_held(row.run)]
+        plans = [plan_pruning(opened, row, Keep(last, every)) for row in chosen if row.run not in held]
+        if not dry_run:
+            for made in plans:
+                remove(opened, made)
+    rows = [
+        {"run": p.run, "versions": len(p.models), "updates": p.payloads is not None, "bytes": p.bytes}
+        for p in plans
+    ]
+    if json:
+        emit({"dry_run": dry_run, "runs": rows, "left_alone": held})
+        return
+    columns = ("run", "versions", "updates", "bytes")
+    title = "would be removed" if dry_run else "removed"
+    table(title, columns, [[row[column] for column in columns] for row in rows])
+    for name in held:
+        note(f"run {name} is being worked on, and was left alone")
 
 
 def _draw_partition(row: RunRow, path: Path) -> None:
@@ -184,7 +233,9 @@ def _tell(data: dict[str, Any]) -> None:
     if data["status"] == "interrupted":
         note(f"run {data['run']} was cut off: bring it to its end with 'abaton resume {data['run']}'")
     elif data["versions"] is not None:
+        why = "" if data["status"] == "finished" else f" ({data['reason']})"
         note(
-            f"run {data['run']} is {data['status']}: {data['versions']} versions, {data['updates']} updates, "
-            f"{data['bytes_up']:,} bytes up, {data['seconds']:,.1f} simulated seconds, model {data['digest'][:12]}"
+            f"run {data['run']} is {data['status']}{why}: {data['versions']} versions, "
+            f"{data['updates']} updates, {data['bytes_up']:,} bytes up, {data['seconds']:,.1f} simulated seconds, "
+            f"model {data['digest'][:12]}"
         )

@@ -134,7 +134,7 @@ def families(layout: Layout) -> dict[str, Sequence[str]]:
         lines["sstc, context"] = [sstc.format(p) for p in SPARSITIES]
     for name in ("quicfl", "ecdq", "eden", "hadamard", "kashin", "qsgd"):
         lines[name] = [f"{name}(bits={bits})" for bits in (1, 2, 3, 4)]
-    return {**lines, "fp16": ["fp16"]}
+    return {**lines, "drive": ["drive"], "fp16": ["fp16"]}
 
 
 def error_by_bits(layout: Layout, update: Vector) -> dict[str, list[tuple[float, float]]]:

@@ -25,15 +25,18 @@ from abaton.control.messages import (
     to_row,
 )
 from abaton.control.policies import POLICIES, policy
+from abaton.control.privacy import SPENT, Privacy
 from abaton.control.robust import Krum, Median, NormBound, Trimmed
 from abaton.control.rules import Asynchronous, Blend, Latest, Rules, SemiSynchronous, Synchronous
 from abaton.control.server import Adam, Momentum, Plain
+from abaton.control.shelf import Shelf
 from abaton.control.state import State
 from abaton.control.step import step
 from abaton.control.weighting import ByExamples, ByStaleness, ByValidation
 
 __all__ = [
     "POLICIES",
+    "SPENT",
     "Adam",
     "Arrived",
     "Asynchronous",
@@ -56,11 +59,13 @@ __all__ = [
     "Momentum",
     "NormBound",
     "Plain",
+    "Privacy",
     "Publish",
     "Retire",
     "Rules",
     "Scored",
     "SemiSynchronous",
+    "Shelf",
     "State",
     "Stop",
     "Synchronous",

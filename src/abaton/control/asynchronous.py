@@ -7,6 +7,7 @@ from dataclasses import replace
 from abaton.control import assigning, decay
 from abaton.control.adaptive import CYCLES
 from abaton.control.messages import Commit, Instruction, Publish, Train
+from abaton.control.privacy import SPENT
 from abaton.control.rules import Asynchronous, Rules
 from abaton.control.scoring import Answer
 from abaton.control.state import Assignment, Contribution, Past, State
@@ -14,10 +15,15 @@ from abaton.control.synchronous import stop
 
 
 def train(rules: Rules, state: State, learner: str) -> Answer:
-    """Let a learner train from the newest version, unless it is gone or has done its part of the last phase."""
+    """Let a learner train from the newest version, unless it is gone, has done its part, or has spent its budget."""
     complete = assigning.finishing(rules, state)
     if learner not in state.present or (complete and state.finished.get(learner, 0) >= rules.finishing):
         return rest(rules, state)
+    if rules.privacy is not None:
+        asked_for = state.releases.get(learner, 0)
+        if asked_for >= rules.privacy.allowance:
+            return (state, ()) if state.open or state.scoring else stop(state, SPENT)
+        state = replace(state, releases=state.releases.set(learner, asked_for + 1))
     task = f"{state.asked}.{learner}"
     settings = assigning.settings(rules, state, learner)
     started = Assignment(learner, state.version, state.committed, complete)

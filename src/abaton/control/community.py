@@ -9,14 +9,16 @@ it (FedAsync).
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abaton.codecs import Accumulator, Key, Pipeline
 from abaton.control.robust import Robust
 from abaton.control.rules import Blend, Rules, Synchronous
-from abaton.control.server import Optimiser, Plain
+from abaton.control.server import Memory, Optimiser, Plain
+from abaton.control.shelf import Shelf
 from abaton.errors import AbatonError
 from abaton.vectors import Layout, Vector
 
@@ -25,6 +27,9 @@ from abaton.vectors import Layout, Vector
 _MOST, _AIM, _LEAST = 2.0**62, 2.0**52, 2.0**40
 _NOTHING = 1e-30  # a weight at or below this counts as none
 _WHOLE = 1 << 160  # weights are summed as whole numbers of this unit: exact, in any order, in constant time
+
+
+Saved = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 class CommunityModel(Protocol):
@@ -43,15 +48,25 @@ class CommunityModel(Protocol):
     def publish(self) -> Vector:
         """Make the mix the newest version; the vectors of older versions stay as they were."""
 
+    def save(self) -> Saved:
+        """Plain values and vectors that `load` makes the same model of; asked for between two events."""
 
-def community_model(rules: Rules, layout: Layout, codec: Pipeline, initial: Vector) -> CommunityModel:
-    """The community model that the rules ask for."""
+    def load(self, saved: Saved) -> None:
+        """Take over what `save` gave."""
+
+
+def community_model(
+    rules: Rules, layout: Layout, codec: Pipeline, initial: Vector, shelf: Shelf | None = None
+) -> CommunityModel:
+    """The community model that the rules ask for; the shelf is where each learner's newest model lies, if kept."""
     layout.check(initial, whose="the initial model")
+    if rules.privacy is not None:
+        rules.privacy.check(codec)
     if isinstance(rules.pacing, Synchronous):
         return Mean(layout, codec, initial, rules.server, rules.robust)
     if isinstance(rules.mixing, Blend):
         return Pulled(layout, codec, initial, rules.mixing.alpha)
-    return Newest(layout, codec, initial, rules.server)
+    return Newest(layout, codec, initial, rules.server, shelf)
 
 
 def local_model(codec: Pipeline, layout: Layout, start: Vector, payload: bytes, key: Key) -> Vector:
@@ -103,6 +118,15 @@ class Mean:
             self.vector = self.layout.check(self.vector + taken, whose="the community model")
         return self.vector
 
+    def save(self) -> Saved:
+        """The newest version and the optimiser's memory; a round's sum never outlasts an event."""
+        return {}, {"vector": self.vector, **_memory_arrays(self._memory)}
+
+    def load(self, saved: Saved) -> None:
+        """Take over what was saved."""
+        _, arrays = saved
+        self.vector, self._memory = arrays["vector"], _memory_of(arrays)
+
     def _change(self) -> Vector | None:
         change: Vector | None = None
         if self.robust is not None and self._rows:
@@ -128,12 +152,13 @@ class Newest:
         codec: Pipeline,
         initial: Vector,
         server: Optimiser = Plain(),  # noqa: B008 - frozen and without state
+        shelf: Shelf | None = None,
     ) -> None:
         self.layout, self.codec, self.vector, self.server = layout, codec, initial, server
         self._memory = server.start(layout.size)
         self._mixed: Vector | None = None
         self._total = np.zeros(layout.size, dtype=np.int64)
-        self._kept: dict[str, Vector] = {}
+        self._kept = Shelf(layout.size) if shelf is None else shelf
         self._weights: dict[str, float] = {}
         self._bounds: dict[str, float] = {}
         self._weight_sum = self._bound_sum = 0
@@ -158,8 +183,9 @@ class Newest:
     def retire(self, learner: str) -> None:
         """Take a learner's share out, exactly as it was put in."""
         if learner in self._kept:
-            self._exchange(learner, self._kept[learner], 0.0)
-            del self._kept[learner], self._weights[learner]
+            self._exchange(learner, self._kept.get(learner), 0.0)
+            self._kept.drop(learner)
+            del self._weights[learner]
             self._set_bound(learner, 0.0)
             self._fit()
 
@@ -174,16 +200,42 @@ class Newest:
             self._mixed = None
         return self.vector
 
+    def save(self) -> Saved:
+        """The exact sum with everything it is made of."""
+        about = {
+            "weights": self._weights,
+            "bounds": self._bounds,
+            "sums": [str(self._weight_sum), str(self._bound_sum)],
+            "scale": self._scale,
+        }
+        arrays: dict[str, NDArray[Any]] = {"vector": self.vector, "total": self._total}
+        arrays |= {f"newest/{learner}": self._kept.get(learner).copy() for learner in self._kept}
+        if self._mixed is not None:
+            arrays["mixed"] = self._mixed
+        return about, {**arrays, **_memory_arrays(self._memory)}
+
+    def load(self, saved: Saved) -> None:
+        """Take over what was saved; the sum goes on with the same bits."""
+        about, arrays = saved
+        self.vector, self._total, self._mixed = arrays["vector"], arrays["total"].copy(), arrays.get("mixed")
+        self._memory = _memory_of(arrays)
+        self._weights, self._bounds = dict(about["weights"]), dict(about["bounds"])
+        self._scale = about["scale"]
+        self._weight_sum, self._bound_sum = map(int, about["sums"])
+        for learner in self._weights:
+            self._kept.put(learner, arrays[f"newest/{learner}"])
+
     def _exchange(self, learner: str, model: Vector, weight: float) -> None:
         from abaton.vectors.mix import exchange
 
         before = self._weights.get(learner, 0.0)
-        kept = self._kept.setdefault(learner, np.zeros_like(model))
+        kept = self._kept.get(learner) if learner in self._kept else np.zeros_like(model)
         self._weights[learner] = weight
         self._weight_sum += _whole(weight) - _whole(before)
         mixed = np.empty_like(self.vector)
         inverse = 1 / self._scale / (self._weight_sum / _WHOLE) if self._weight_sum else 0.0
         exchange(self._total, model, kept, weight * self._scale, before * self._scale, inverse, mixed)
+        self._kept.put(learner, kept)
         self._mixed = mixed if self._weight_sum else None  # without any weight the model stays as it is
 
     def _set_bound(self, learner: str, bound: float) -> None:
@@ -198,12 +250,23 @@ class Newest:
             return
         self._scale = 2.0 ** math.floor(math.log2(_AIM / bound))
         self._total[:] = 0
-        if replaced in self._kept:  # its old share would not fit the new scale, and is about to go
-            del self._kept[replaced]
+        if (
+            replaced is not None and replaced in self._kept
+        ):  # its old share would not fit the new scale, and is about to go
+            self._kept.drop(replaced)
             self._weight_sum -= _whole(self._weights.pop(replaced))
-        for learner, model in self._kept.items():
+        for learner in self._kept:
             share = self._weights[learner] * self._scale
-            self._total += np.rint(share * model.astype(np.float64)).astype(np.int64)
+            self._total += np.rint(share * self._kept.get(learner).astype(np.float64)).astype(np.int64)
+
+
+def _memory_arrays(memory: Memory) -> dict[str, NDArray[Any]]:
+    return {f"memory/{place}": values for place, values in enumerate(memory)}
+
+
+def _memory_of(arrays: dict[str, NDArray[Any]]) -> Memory:
+    names = (f"memory/{place}" for place in range(len(arrays)))
+    return tuple(arrays[name] for name in names if name in arrays)
 
 
 def _whole(number: float) -> int:
@@ -228,3 +291,11 @@ class Pulled:
     def publish(self) -> Vector:
         """The next version."""
         return self.layout.check(self.vector, whose="the community model")
+
+    def save(self) -> Saved:
+        """The newest version."""
+        return {}, {"vector": self.vector}
+
+    def load(self, saved: Saved) -> None:
+        """Take over what was saved."""
+        self.vector = saved[1]["vector"]

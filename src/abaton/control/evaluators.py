@@ -2,8 +2,8 @@
 
 A few evaluators cost less, but few validation sets with few classes each judge a model by a part of what it must know.
 Learners tell the label counts of their validation sets when they join; of several lots drawn, the one is taken whose
-labels, together with the model's own learner's, are distributed most like those of the whole federation. Lots keep the
-work spread over evaluators, and cost the same however many learners there are.
+labels, together with the model's own learner's if its own score counts, are distributed most like everybody's. Lots
+keep the work spread over evaluators, and cost the same however many learners there are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def choose(policy: ByValidation, state: State, seed: int, task: str, owner: str)
     if policy.choice == "lot":
         return sorted(draw.sample(others, count, seed, "evaluators", task))
     lots = [sorted(draw.sample(others, count, seed, "evaluators", task, i)) for i in range(LOTS)]
-    own = state.present[owner].labels if owner in state.present else ()
+    own = state.present[owner].labels if policy.own and owner in state.present else ()
     return min(lots, key=lambda lot: _distance(state, own, lot))
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from abaton.control.adaptive import Thresholds
 from abaton.control.checks import above_zero, check_training, refuse, whole
 from abaton.control.messages import TrainSettings
+from abaton.control.privacy import Privacy
 from abaton.control.robust import Krum, Robust
 from abaton.control.server import Optimiser, Plain
-from abaton.control.weighting import ByExamples, ByValidation, Weighting
+from abaton.control.weighting import ByExamples, ByStaleness, ByValidation, Weighting
+from abaton.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Rules:
         robust: how a round's updates are mixed when some may be wrong; by their weighted mean if not given.
         server: what is made of the change that the mix proposes.
         training: how each learner trains.
+        privacy: the budget of differential privacy, if there is one.
         seed: decides every lot that is drawn.
         finishing: how many rounds follow in which learners train on their validation data too. No model is scored in
             them: each learner weighs what its last update weighed. Asynchronous learners do so many more tasks each.
@@ -104,6 +107,7 @@ class Rules:
     robust: Robust | None = None
     server: Optimiser = field(default_factory=Plain)
     training: TrainSettings = field(default_factory=TrainSettings)
+    privacy: Privacy | None = None
     seed: int = 0
     finishing: int = 0
 
@@ -119,6 +123,8 @@ class Rules:
         self._check_pacing()
         self._check_mixing()
         self._check_validation()
+        if self.privacy is not None:
+            self._check_privacy(self.privacy)
 
     def _check_pacing(self) -> None:
         pacing = self.pacing
@@ -160,6 +166,35 @@ class Rules:
         """Whether learners must have set validation examples aside."""
         adaptive = isinstance(self.pacing, Asynchronous) and self.pacing.adaptive is not None
         return self.validation is not None or adaptive or self.finishing > 0
+
+    def _check_privacy(self, privacy: Privacy) -> None:
+        if self.validation is not None:
+            raise SettingsError(
+                "evaluators' counts carry no noise, so they would not be covered by the privacy budget",
+                where="rules",
+                remedy="weigh by examples or staleness, or leave the budget out",
+            )
+        if isinstance(self.pacing, Asynchronous) and self.pacing.adaptive is not None:
+            raise SettingsError(
+                "when an adaptive learner sends depends on its data, which the privacy budget does not cover",
+                where="rules",
+                remedy="use asynchronous pacing with a fixed number of epochs",
+            )
+        if privacy.against == "readers":
+            plain = all(isinstance(part, ByStaleness) for part in self.weighting)
+            if not (isinstance(self.pacing, Synchronous) and plain and self.robust is None):
+                raise SettingsError(
+                    "a privacy budget against readers needs rounds whose updates all count the same",
+                    where="rules",
+                    remedy="use synchronous pacing, ByStaleness('constant') and no robust mixing, "
+                    "or privacy.against='controller'",
+                )
+        elif privacy.allowance < 1:
+            raise SettingsError(
+                f"privacy.epsilon is {privacy.epsilon}, less than one update with noise {privacy.noise} costs",
+                where="rules",
+                remedy="use more noise or a larger budget; 'abaton lab privacy' shows what rounds cost",
+            )
 
     @property
     def validation(self) -> ByValidation | None:

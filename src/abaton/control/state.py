@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
+from abaton.control.accountant import Round
 from abaton.control.decay import Progress
 from abaton.control.messages import Arrived, Counts
 
@@ -80,6 +81,9 @@ class State:
         ready: updates of the present round that wait for the mix, by learner (synchronous pacing).
         failures: how often in a row a learner's tasks have failed (asynchronous pacing).
         cycles: each learner's staleness at its first commits, for the staleness criterion.
+        releases: how many updates each learner has been asked for, if there is a privacy budget for each.
+        drawn: how many learners the round has asked, among how many, if the community models have a privacy budget.
+        rounds: how many rounds of each kind have been released, for the same budget.
         progress: how the distributed validation loss has come along.
         past: each learner's last commit, kept if there is a post-validation phase.
         finished: how many updates of the post-validation phase each learner has committed (asynchronous pacing).
@@ -99,6 +103,9 @@ class State:
     ready: Map[str, Contribution] = field(default_factory=Map)
     failures: Map[str, int] = field(default_factory=Map)
     cycles: Map[str, tuple[int, ...]] = field(default_factory=Map)
+    releases: Map[str, int] = field(default_factory=Map)
+    drawn: tuple[int, int] = (0, 0)
+    rounds: Map[Round, int] = field(default_factory=Map)
     progress: Progress = field(default_factory=Progress)
     past: Map[str, Past] = field(default_factory=Map)
     finished: Map[str, int] = field(default_factory=Map)

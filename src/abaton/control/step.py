@@ -72,11 +72,11 @@ def _joined(rules: Rules, state: State, event: Joined) -> Answer:
 def _train(rules: Rules, state: State, learners: list[str], now: float) -> Answer:
     if isinstance(rules.pacing, Synchronous):
         return synchronous.begin(rules, rules.pacing, state, now)
-    said: tuple[Instruction, ...] = ()
+    said: list[Instruction] = []
     for learner in learners:
         state, asked = asynchronous.train(rules, state, learner)
         said += asked
-    return state, said
+    return state, tuple(said)
 
 
 def _left(rules: Rules, state: State, event: Left) -> Answer:

@@ -8,6 +8,7 @@ from immutables import Map
 
 from abaton.control import assigning, decay, draw
 from abaton.control.messages import Cancel, Commit, Instruction, Publish, Stop, Train, Wake
+from abaton.control.privacy import SPENT, Privacy
 from abaton.control.rules import Rules, Synchronous
 from abaton.control.scoring import Answer
 from abaton.control.state import Assignment, Past, State
@@ -21,6 +22,10 @@ def begin(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
     if attempt > pacing.attempts:
         return stop(state, f"round {state.version + 1} failed {pacing.attempts} times")
     names = sorted(name for name in state.present if name not in state.ready)
+    if rules.privacy is not None:
+        names, enough = _within_budget(rules.privacy, pacing, state, names, needed(rules, pacing))
+        if not enough:
+            return stop(state, SPENT)
     wanted = min(needed(rules, pacing) + pacing.extra - len(state.ready), len(names))
     chosen = sorted(draw.sample(names, wanted, rules.seed, "round", state.version, attempt))
     tasks = {f"{state.version}.{attempt}.{name}": name for name in chosen}
@@ -34,7 +39,43 @@ def begin(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
     started = {
         task: Assignment(name, state.version, state.committed, complete) for task, name in tasks.items()
     }
+    if rules.privacy is not None:
+        state = _charge(rules.privacy, state, chosen)
     return replace(state, attempt=attempt, late=False, open=Map(started)), tuple(asked)
+
+
+def _within_budget(
+    privacy: Privacy, pacing: Synchronous, state: State, names: list[str], wanted: int
+) -> tuple[list[str], bool]:
+    """Who may still be asked, and whether the round may begin: a new one needs all it wants, a retry the least."""
+    if privacy.against == "readers":
+        drawn, among = _drawn(state, min(wanted + pacing.extra - len(state.ready), len(names)))
+        return names, privacy.allows(state, privacy.round(drawn, among, pacing.quorum))
+    unspent = [name for name in names if state.releases.get(name, 0) < privacy.allowance]
+    least = min(wanted, len(names)) if state.attempt == 0 else pacing.quorum - len(state.ready)
+    return unspent, len(unspent) >= least
+
+
+def _charge(privacy: Privacy, state: State, chosen: list[str]) -> State:
+    """Count a request as spent when it is made: an update that fails may have been seen by somebody."""
+    if privacy.against == "readers":
+        return replace(state, drawn=_drawn(state, len(chosen)))
+    releases = state.releases.update({name: state.releases.get(name, 0) + 1 for name in chosen})
+    return replace(state, releases=releases)
+
+
+def _drawn(state: State, more: int) -> tuple[int, int]:
+    """How many learners the round has asked after some more, and among how many: the fewest that were there."""
+    before, among = state.drawn
+    return before + more, min(among, len(state.present)) if before else len(state.present)
+
+
+def _released(privacy: Privacy, state: State, mixed: int) -> State:
+    """Count a round's mean as released."""
+    if privacy.against != "readers":
+        return state
+    kind = privacy.round(*state.drawn, mixed)
+    return replace(state, drawn=(0, 0), rounds=state.rounds.set(kind, state.rounds.get(kind, 0) + 1))
 
 
 def close(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer:
@@ -53,6 +94,8 @@ def close(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
     dropped = tuple(Cancel(task) for task in sorted([*state.open, *state.scoring]))
     if not any(commit.weight > 0 for commit in commits):
         return stop(state, "no update has any weight")
+    if rules.privacy is not None:
+        state = _released(rules.privacy, state, len(made))
     version = state.version + 1
     steps = sum(m.update.steps for _, m in made)
     mixed = replace(

@@ -1,12 +1,14 @@
 """What carries messages and time between the controller and the learners."""
 
+from abaton.engines.checkpoint import Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
 from abaton.engines.local import LocalEngine
-from abaton.engines.replay import Replayed
+from abaton.engines.replay import Replayed, Resumed
 from abaton.engines.virtual import Profile, VirtualEngine
 
 __all__ = [
+    "Checkpoints",
     "Driver",
     "Engine",
     "EvaluateTask",
@@ -14,6 +16,7 @@ __all__ = [
     "Outcome",
     "Profile",
     "Replayed",
+    "Resumed",
     "Task",
     "TrainTask",
     "VirtualEngine",

@@ -17,13 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, settings_from
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.errors import AbatonError
+from abaton.engines.site import SiteState
+from abaton.errors import AbatonError, SettingsError
 from abaton.learning import Learner, Watch
 
 Check = Callable[[str, int, bytes], None]
@@ -55,6 +57,7 @@ class LocalEngine:
         check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
         patience: seconds after which a task without an answer is given up and its process ended.
         groups: which group each learner belongs to.
+        states: a folder where each learner keeps what must survive its process; needed if it keeps anything.
     """
 
     real: ClassVar[bool] = True
@@ -67,7 +70,10 @@ class LocalEngine:
         check: Check,
         patience: float = 600.0,
         groups: Mapping[str, str] | None = None,
+        states: Path | None = None,
     ) -> None:
+        _check_states(learners, states)
+        self._states = states
         self._learners, self._keep, self._check, self._patience = learners, keep, check, patience
         self._began = time.monotonic()
         self._seen: set[str] = set()
@@ -134,7 +140,7 @@ class LocalEngine:
 
     def _start(self, learner: str, evaluates: bool, restarts: int = 0) -> _Worker:  # noqa: FBT001
         ours, theirs = _FORK.Pipe()
-        told = (self._learners[learner], theirs, self._committed)
+        told = (self._learners[learner], theirs, self._committed, self._states)
         process = _FORK.Process(target=_serve, args=told, daemon=True)
         process.start()
         theirs.close()
@@ -181,7 +187,7 @@ class LocalEngine:
         except AbatonError:
             return Failed(at, task.learner, task.key, "unreadable update")
         examples = self._learners[task.learner].size(task.settings)
-        metrics = {"loss": float(header["loss"])}
+        metrics = {} if header["loss"] is None else {"loss": float(header["loss"])}
         digest, steps = self._keep(payload), int(header["steps"])
         score = tuple(header["score"])
         return Arrived(at, task.learner, task.key, digest, len(payload), steps, examples, metrics, score)
@@ -233,10 +239,21 @@ def _end(worker: _Worker) -> None:
     worker.process.join()
 
 
-def _serve(learner: Learner, pipe: Connection, committed: mmap.mmap) -> None:
+def _check_states(learners: Mapping[str, Learner], states: Path | None) -> None:
+    for learner in learners.values():
+        if states is None and (learner.kept or learner.model.remembers):
+            raise SettingsError(
+                f"learner '{learner.name}' keeps something from task to task, and has no place for it",
+                where="local engine",
+                remedy="give the engine a folder with states=",
+            )
+
+
+def _serve(learner: Learner, pipe: Connection, committed: mmap.mmap, states: Path | None) -> None:
     """The life of a learner's process: one task after the other, until the pipe is closed."""
     watch = Watch(time.monotonic, lambda: int.from_bytes(committed[:], "little"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the run decides when it ends
+    state = SiteState(states, learner.name) if states is not None else None
     while True:
         try:
             header, model = json.loads(pipe.recv_bytes()), np.frombuffer(pipe.recv_bytes(), dtype="<f4")
@@ -244,11 +261,18 @@ def _serve(learner: Learner, pipe: Connection, committed: mmap.mmap) -> None:
             return
         answer, payload = {"key": header["key"]}, b""
         try:
-            if "settings" in header:
+            known = state.answered(header["key"]) if state is not None and "settings" in header else None
+            if state is not None:
+                state.refresh(learner)
+            if known is not None:
+                answer, payload = known
+            elif "settings" in header:
                 settings = settings_from(header["settings"])
                 made = learner.train(header["key"], header["version"], model, settings, watch)
                 answer |= {"steps": made.steps, "loss": made.loss, "score": made.score}
                 payload = made.payload
+                if state is not None:
+                    state.save(learner, answer, payload)
             else:
                 answer |= {"score": learner.evaluate(model)}
         except AbatonError:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Scored, Tick
 from abaton.engines.contract import Engine, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What was open at a checkpoint: at which time, which tasks, which timers."""
+
+    at: float = 0.0
+    tasks: tuple[Task, ...] = ()
+    timers: Mapping[str, float] = field(default_factory=dict)
 
 
 class Replayed:
@@ -15,17 +24,23 @@ class Replayed:
 
     While the journal is told, tasks are only remembered. Tasks that were under way when the run was cut off are
     submitted again under their old keys: at most their work is lost.
+
+    Args:
+        engine: what goes on afterwards.
+        journal: what is told first: all events, or those after a checkpoint.
+        resumed: the tasks and timers that were open at that checkpoint.
     """
 
     real: ClassVar[bool] = True
 
-    def __init__(self, engine: Engine, journal: Iterable[Event]) -> None:
+    def __init__(self, engine: Engine, journal: Iterable[Event], resumed: Resumed | None = None) -> None:
         self._engine, self._told = engine, list(journal)
-        self._now = self._end = max((event.at for event in self._told), default=0.0)
+        resumed = Resumed() if resumed is None else resumed
+        self._now = self._end = max((event.at for event in self._told), default=resumed.at)
         self._told.reverse()
         self._handed_over = False
-        self._open: dict[str, Task] = {}
-        self._timers: dict[str, float] = {}
+        self._open: dict[str, Task] = {task.key: task for task in resumed.tasks}
+        self._timers: dict[str, float] = dict(resumed.timers)
 
     def now(self) -> float:
         """The journal's time, and from its end on the engine's."""

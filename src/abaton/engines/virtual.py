@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
@@ -102,6 +103,7 @@ class VirtualEngine:
         self._profiles = {name: profiles.get(name, Profile()) for name in learners}
         self._finished = finished or {}
         self._tasks: dict[str, Task] = {}
+        self._untrained: dict[str, TrainTask] = {}
         self._answers: dict[str, Arrived] = {}
         self._cycles: dict[str, _Cycle] = {}
         self._refused: set[str] = set()
@@ -135,13 +137,15 @@ class VirtualEngine:
                 self._push(started + busy + profile.latency, "scored", task.key)
                 continue
             steps = learner.steps(task.settings)
-            known = self._finished.get(task.key) if learner.forgetful else None
+            known = self._finished.get(task.key) if learner.forgets(task.settings) else None
             if known is not None:
                 self._answers[task.key] = known
             if task.settings.adaptive is not None:
                 steps //= task.settings.epochs
                 epochs = learner.train_epochs(task.key, task.model, task.settings)
                 self._cycles[task.key] = _Cycle(epochs, steps, known.steps // steps if known else None)
+            elif known is None:
+                self._untrained[task.key] = task
             busy = steps / profile.speed
             if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
@@ -173,7 +177,7 @@ class VirtualEngine:
         self._crew.close()
 
     def _forget(self, key: str) -> None:
-        for known in (self._tasks, self._cycles, self._answers):
+        for known in (self._tasks, self._untrained, self._cycles, self._answers):
             known.pop(key, None)
         self._refused.discard(key)
 
@@ -255,7 +259,7 @@ class VirtualEngine:
         cycle.losses.append(epoch.validation_loss)
         if not cycle_ends(task.settings, cycle.losses, epoch, self._committed):
             return True
-        update = self._learners[task.learner].send(task.version, task.model, epoch.trained)
+        update = self._learners[task.learner].send(task.key, task.version, task.model, epoch.trained)
         self._answers[task.key] = self._arrival(task, update)
         return False
 
@@ -263,15 +267,8 @@ class VirtualEngine:
         """Train a task, and with it others that are under way: their answers do not depend on when that is done."""
         if task.key in self._answers or task.key in self._refused:
             return
-        waiting = [
-            other
-            for other in self._tasks.values()
-            if isinstance(other, TrainTask)
-            and other.key not in self._answers
-            and other.key not in self._refused
-            and other.key not in self._cycles
-        ]
-        together = {other.learner: other for other in waiting[:_TOGETHER]} | {task.learner: task}
+        waiting = islice(self._untrained.values(), _TOGETHER)
+        together = {other.learner: other for other in waiting} | {task.learner: task}
         jobs = [Job(t.learner, t.key, t.version, t.model, t.settings) for t in together.values()]
         updates: Sequence[Update | None]
         try:
@@ -281,6 +278,7 @@ class VirtualEngine:
                 _raise_if_a_setting(failure)
             updates = error.updates
         for other, update in zip(together.values(), updates, strict=True):
+            self._untrained.pop(other.key, None)
             if update is None:
                 self._refused.add(other.key)
             else:
@@ -295,7 +293,7 @@ class VirtualEngine:
             size=len(update.payload),
             steps=update.steps,
             examples=self._learners[task.learner].size(task.settings),
-            metrics={"loss": update.loss},
+            metrics={} if update.loss is None else {"loss": update.loss},
             score=update.score,
         )
 

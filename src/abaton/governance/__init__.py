@@ -12,7 +12,7 @@ from abaton.governance.cohorts import (
 )
 from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
 from abaton.governance.envelope import Compression, Header
-from abaton.governance.gate import Gate
+from abaton.governance.gate import Gate, study_gate
 from abaton.governance.inbox import Inbox, Received
 from abaton.governance.keys import Kind, PrivateKey, PublicKey, verifier
 from abaton.governance.outbox import Outbox, Queued
@@ -86,6 +86,7 @@ __all__ = [
     "seal",
     "site_actions",
     "state",
+    "study_gate",
     "tag",
     "take_snapshot",
     "verifier",

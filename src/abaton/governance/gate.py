@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from abaton.governance.consents import Reason
+from abaton.governance.consents import Ask, Reason
+from abaton.governance.registry import Registry
 from abaton.records.stages import Consented, Record
 
 _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[A-Za-z0-9.-]{1,64})?\Z")
@@ -62,6 +64,26 @@ class Gate:
                 if not reason.allows:
                     return reason
         return Reason.IN_FORCE
+
+
+def study_gate(registry: Registry, ask: Ask, when: datetime, tag_of: Callable[[str], str]) -> Gate:
+    """The gate of a registry for one study, action and moment.
+
+    Args:
+        registry: The consents.
+        ask: The study, the fingerprint of its document and the action; its person and type do not matter.
+        when: The moment.
+        tag_of: The tag of a person by the id of the Patient resource.
+    """
+    known: dict[tuple[str, str], Reason] = {}
+
+    def answer(patient: str, kind: str) -> Reason:
+        if (patient, kind) not in known:
+            asked = Ask(tag_of(patient), ask.study, ask.document, ask.action, kind)
+            known[patient, kind] = registry.reason(asked, when)
+        return known[patient, kind]
+
+    return Gate(answer, f"consent to study {ask.study}, document {ask.document}")
 
 
 def kinds(resource: dict[str, Any]) -> set[str]:

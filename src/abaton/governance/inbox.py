@@ -12,6 +12,7 @@ is still taken, about a person whose consent to sending is in force at that mome
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from abaton.errors import SettingsError
 from abaton.governance import schema
 from abaton.governance.audit import Audit, Entry, append_in
 from abaton.governance.consents import Action, Ask, Reason
@@ -97,6 +99,7 @@ class Inbox:
             raise Denied(Code.TOO_LARGE, "the envelope is larger than this centre takes", where="upload")
         handle = os.open(self._part(digest), os.O_RDWR | os.O_CREAT, 0o600)
         with os.fdopen(handle, "r+b") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)  # the same upload may come twice at once
             if offset != file.seek(0, os.SEEK_END):
                 raise Denied(Code.MALFORMED, "the part does not follow on what has arrived", where="upload")
             file.write(data)
@@ -125,7 +128,12 @@ class Inbox:
                 raise Denied(Code.TAMPERED, "the upload is not what it was announced as", where="upload")
             self.ring.accepts(looked.header.recipient, stamp(when - self.grace))
             receipt = self._take(looked, when)
-        except Denied as error:
+        except (Denied, SettingsError) as error:
+            settled = self._settled(digest)
+            if settled is not None:  # the same upload was completed by somebody else meanwhile
+                return settled
+            if not isinstance(error, Denied):
+                raise
             if error.code is not Code.TRUNCATED:  # the rest may still come
                 self.drop_part(digest)
             self.audit.append(Entry("envelope-refused", error.code.value, actor=sender), when)

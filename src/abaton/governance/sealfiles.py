@@ -11,6 +11,7 @@ from typing import IO
 
 from abaton.canonical import canonical
 from abaton.errors import Refused, SettingsError
+from abaton.files import replacing
 from abaton.governance.envelope import Header
 from abaton.governance.keys import PrivateKey, PublicKey
 from abaton.governance.rings import Ring
@@ -103,23 +104,14 @@ def open_file(
 @contextlib.contextmanager
 def appearing(target: Path) -> Iterator[IO[bytes]]:
     """A file that appears under its name only when it is complete, readable by its owner alone."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        temporary.unlink(missing_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
+        with replacing(target, mode=0o600) as begun, begun.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
         sync_folder(target.parent)
     except OSError as error:
         raise SettingsError(
             "the file was not written", where=str(target), remedy=error.strerror or "choose another place"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

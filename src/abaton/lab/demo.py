@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import parse
-from abaton.control import Rules, Synchronous, TrainSettings
+from abaton.control import Privacy, Rules, Synchronous, TrainSettings
 from abaton.engines import Profile
 from abaton.lab.cohort import FEATURES, cohort, held_out
 from abaton.lab.experiment import Experiment
@@ -27,20 +27,29 @@ PROFILES = {
 }
 
 
-def recipe(*, seed: int, rounds: int, scale: float) -> dict[str, Any]:
+# With a privacy budget: updates are clipped to about their usual length, and get this much noise.
+CLIP, NOISE, DELTA = 1.0, 10.0, 1e-5
+
+
+def recipe(*, seed: int, rounds: int, scale: float, epsilon: float | None = None) -> dict[str, Any]:
     """What the store keeps so that the demonstration can be built again."""
-    return {"name": "demo", "settings": {"seed": seed, "rounds": rounds, "scale": scale}}
+    settings = {"seed": seed, "rounds": rounds, "scale": scale}
+    return {"name": "demo", "settings": settings if epsilon is None else {**settings, "epsilon": epsilon}}
 
 
-def experiment(*, seed: int, rounds: int, scale: float) -> Experiment:
-    """The four-hospital federation."""
+def experiment(*, seed: int, rounds: int, scale: float, epsilon: float | None = None) -> Experiment:
+    """The four-hospital federation, with a privacy budget for each hospital if epsilon is given."""
     train, test = split(seed, scale)
     model = network()
     pooled = together(test)
-    rules = Rules(len(train), rounds, pacing=Synchronous(quorum=2), seed=seed, training=TRAINING)
-    return Experiment(
-        model, train, rules, parse("raw"), PROFILES, lambda vector: quality(model, vector, pooled)
+    private = None if epsilon is None else Privacy(epsilon, DELTA, NOISE)
+    rules = Rules(
+        len(train), rounds, pacing=Synchronous(quorum=2), seed=seed, training=TRAINING, privacy=private
     )
+    codec = parse(
+        "raw" if private is None else f"clip(norm={CLIP}) | gaussian_noise(std={CLIP * NOISE}) | raw"
+    )
+    return Experiment(model, train, rules, codec, PROFILES, lambda vector: quality(model, vector, pooled))
 
 
 def network() -> Model:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
-from abaton.control import Arrived, Asynchronous, Rules, community_model, from_row
+from abaton.control import SPENT, Arrived, Asynchronous, Rules, Shelf, community_model, from_row
 from abaton.control.score import MEASURES, VALUE_MEASURES
 from abaton.engines import Driver, Outcome, Profile, VirtualEngine
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
-from abaton.store import Journal, RunRow, Store
+from abaton.store import Journal, Keep, RunRow, SlotFile, Store
 
 # A new recipe is one function in the lab, and one line here.
 RECIPES: Mapping[str, str] = {
@@ -43,6 +44,8 @@ class Experiment:
         validation: each learner's validation set, if it has one.
         models: what a learner trains instead, where that differs: for learners that do what they should not.
         partition: who holds how much of which class; kept with the run.
+        keep: which versions of the community model stay on disk; all of them if not given.
+        memory: how many bytes of the learners' newest models stay in memory; the others go to a file.
     """
 
     model: Model
@@ -54,6 +57,8 @@ class Experiment:
     validation: Mapping[str, Examples] = field(default_factory=dict)
     models: Mapping[str, Model] = field(default_factory=dict)
     partition: Mapping[str, Any] | None = None
+    keep: Keep | None = None
+    memory: int = 4 * 2**30
 
 
 def build(recipe: Mapping[str, Any]) -> Experiment:
@@ -161,7 +166,7 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
 def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
     outcome = simulate(experiment, Journal(store, row.run), watch)
     done = outcome.version >= experiment.rules.rounds or outcome.reason == "the time is up"
-    status = "finished" if done else "failed"
+    status = "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
     store.finish_run(row.run, status, asdict(outcome))
     return store.run(row.run)
 
@@ -177,6 +182,8 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
             experiment.codec,
             seed,
             experiment.validation.get(name),
+            # A simulation can be lived through again: its sites' secrets follow from its seed. Real ones never do.
+            secret=f"simulated {seed} {name}".encode(),
         )
         for name, examples in experiment.sites.items()
     }
@@ -185,11 +192,13 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
         learners, experiment.profiles, keep=journal.payloads.put, seed=seed, finished=finished
     )
     initial = experiment.model.initial(seed)
-    community = community_model(experiment.rules, experiment.model.layout, experiment.codec, initial)
-    try:
+    layout = experiment.model.layout
+    if experiment.keep is not None:
+        journal.retain(experiment.keep)
+    with SlotFile(journal.store.folder, layout.size) as overflow, closing(engine):
+        shelf = Shelf(layout.size, experiment.memory, overflow)
+        community = community_model(experiment.rules, layout, experiment.codec, initial, shelf)
         return Driver(experiment.rules, community, engine, journal, experiment.observe).run(watch)
-    finally:
-        engine.close()
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:

@@ -49,6 +49,11 @@ class Noise:
         """Which part of the vector is which tensor."""
         return self._model.layout
 
+    @property
+    def remembers(self) -> bool:
+        """As the honest model does."""
+        return self._model.remembers
+
     def initial(self, seed: int) -> Vector:
         """The model before any training."""
         return self._model.initial(seed)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from abaton.learning.crew import Crew, CrewError
 from abaton.learning.learner import Epoch, Learner, Update, Watch, cycle_ends
 from abaton.learning.model import Examples, Model, Score, Trained
+from abaton.learning.personal import Personal
 from abaton.learning.pool import Job
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "Job",
     "Learner",
     "Model",
+    "Personal",
     "Score",
     "SklearnModel",
     "TorchModel",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abaton.codecs import Key, Pipeline
+from abaton.codecs import GaussianNoise, Key, Pipeline
 from abaton.control.adaptive import sends
 from abaton.control.draw import round_key
 from abaton.control.messages import Counts, TrainSettings
@@ -20,11 +20,14 @@ from abaton.vectors import Vector
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a learner sends: the encoded change of the model, and a few counts."""
+    """What a learner sends: the encoded change of the model, and a few counts.
+
+    A learner whose codec adds noise for privacy sends no loss and no score: they would carry none.
+    """
 
     payload: bytes
     steps: int
-    loss: float
+    loss: float | None
     score: Counts = ()
 
 
@@ -70,7 +73,8 @@ class Learner:
     """Trains on one site's examples.
 
     Everything random comes from the run's seed, the learner's name and the task, so the same task always gives the same
-    update. What must stay at the site (the codec's memory, running statistics, a kept momentum) stays in this object.
+    update. The secret, which the controller never sees, feeds the noise for privacy. What must stay at the site (the
+    codec's memory, running statistics, a kept momentum) stays in this object.
     """
 
     def __init__(
@@ -81,16 +85,22 @@ class Learner:
         codec: Pipeline,
         seed: int,
         validation: Examples | None = None,
+        secret: bytes = b"",
     ) -> None:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
-        self.validation = validation
+        self.validation, self._secret = validation, secret
         self._memory = codec.start(model.layout)
         self._local: dict[str, Vector] = {}
 
-    @property
-    def forgetful(self) -> bool:
+    def forgets(self, settings: TrainSettings) -> bool:
         """Whether a task's answer depends on the task alone, not on the tasks before it."""
-        return not self._memory and not self._local
+        kept = self._memory or self._local or self.model.remembers or settings.keep_momentum
+        return not kept
+
+    @property
+    def private(self) -> bool:
+        """Whether the codec adds noise for privacy: nothing that carries none is then told."""
+        return any(step.name == GaussianNoise.name for step in self.codec.steps)
 
     @property
     def kept(self) -> dict[str, Vector]:
@@ -118,7 +128,7 @@ class Learner:
     @property
     def labels(self) -> Counts:
         """How many examples of each class the validation set holds; nothing if there is none, or labels are values."""
-        return () if self.validation is None else label_counts(self.validation.y)
+        return () if self.validation is None or self.private else label_counts(self.validation.y)
 
     @property
     def evaluation_steps(self) -> float:
@@ -139,7 +149,7 @@ class Learner:
         if settings.adaptive is not None and not settings.steps:
             return self._train_adaptively(task, version, start, settings, watch)
         epochs = self._epochs(task, start, settings, self._enough(settings, watch))
-        return self.send(version, start, last(epochs, settings), scored=not settings.complete)
+        return self.send(task, version, start, last(epochs, settings), scored=not settings.complete)
 
     def _train_adaptively(
         self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch
@@ -150,7 +160,7 @@ class Learner:
             committed = watch.committed() if watch.committed else settings.committed
             if cycle_ends(settings, losses, epoch, committed):
                 break
-        return self.send(version, start, epoch.trained)
+        return self.send(task, version, start, epoch.trained)
 
     def _enough(self, settings: TrainSettings, watch: Watch) -> Enough | None:
         """When a time budget is used up, by the clock that the learner may look at."""
@@ -177,13 +187,17 @@ class Learner:
                 loss = self.model.score(trained.vector, self.validation, trained.local).loss
             yield Epoch(number, trained, loss)
 
-    def send(self, version: int, start: Vector, trained: Trained, *, scored: bool = True) -> Update:
+    def send(
+        self, task: str, version: int, start: Vector, trained: Trained, *, scored: bool = True
+    ) -> Update:
         """Encode what training has changed since the version it started from, and keep what stays at the site."""
         layout = self.model.layout
         change = layout.check(trained.vector - start, whose=f"the update of learner '{self.name}'")
-        key = Key(round_key(self.seed, version), self.name)
+        key = Key(round_key(self.seed, version), self.name, self._task_secret(task))
         payload, memory = self.codec.encode(change, layout, key, self._memory)
         self._memory, self._local = memory, dict(trained.local)
+        if self.private:
+            return Update(payload, trained.steps, None)
         score = self.evaluate(trained.vector) if scored else ()
         return Update(payload, trained.steps, trained.loss, score)
 
@@ -204,6 +218,13 @@ class Learner:
             return self.examples
         x, y = (np.concatenate(both) for both in ((self.examples.x, held.x), (self.examples.y, held.y)))
         return Examples(x, y)
+
+    def _task_secret(self, task: str) -> bytes:
+        """A secret for each task: two updates from the same version must not carry the same noise."""
+        if not self._secret:
+            return b""
+        text = len(self._secret).to_bytes(4, "little") + self._secret + task.encode()
+        return hashlib.blake2b(text, digest_size=32, person=b"abaton-task-1").digest()
 
     def _generator(self, task: str) -> np.random.Generator:
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()

@@ -76,6 +76,10 @@ class Model(Protocol):
     def layout(self) -> Layout:
         """Which part of the vector is which tensor."""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether something of the model stays at a site from task to task."""
+
     def initial(self, seed: int) -> Vector:
         """The model before any training; the same seed gives the same model."""
 

@@ -46,6 +46,11 @@ class SklearnModel:
             for name, array in _arrays(self._estimator(TrainSettings(), 0)).items()
         )
 
+    @property
+    def remembers(self) -> bool:
+        """Nothing stays at a site."""
+        return False
+
     def initial(self, seed: int) -> Vector:
         """Zeros for the linear estimators, the estimator's own random weights for a network."""
         arrays = _arrays(self._estimator(TrainSettings(), seed % 2**32))

@@ -75,6 +75,11 @@ class TorchModel:
         # Convolutions run about a quarter faster this way on a processor; the vector's order stays as it is.
         self._images = any(isinstance(m, nn.Conv2d) for m in self._module.modules())
 
+    @property
+    def remembers(self) -> bool:
+        """Running statistics of normalisation layers stay at the site."""
+        return bool(self._fresh_local)
+
     def initial(self, seed: int) -> Vector:
         """The module's own initial weights, drawn with this seed."""
         with _drawing_from(torch.Generator().manual_seed(seed)):

@@ -3,6 +3,7 @@
 The core needs the standard library only, so that the same code runs on a phone.
 """
 
+from abaton.records.apart import apart
 from abaton.records.deidentify import Deidentifier
 from abaton.records.explain import explain
 from abaton.records.need import (
@@ -48,6 +49,7 @@ __all__ = [
     "Rule",
     "Tally",
     "Want",
+    "apart",
     "dump",
     "explain",
     "parse",

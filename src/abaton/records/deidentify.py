@@ -9,13 +9,15 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from abaton.errors import Refused
 from abaton.records.ages import age_at, age_observation
 from abaton.records.elements import resources, table
 from abaton.records.minimise import Minimiser
-from abaton.records.need import Function, Mechanism, Need, Preset
+from abaton.records.need import Dates, Function, Mechanism, Need, Preset, Rule
 from abaton.records.plan import Plan
 from abaton.records.presets import rules
 from abaton.records.pseudonyms import Pseudonyms
@@ -23,7 +25,7 @@ from abaton.records.references import Document, clashes, identity_of
 from abaton.records.repair import Repair
 from abaton.records.resting import resting
 from abaton.records.scope import Handler, Notes, Scope
-from abaton.records.stages import Consented, Deidentified
+from abaton.records.stages import Consented, Deidentified, Record
 from abaton.records.tally import Tally
 from abaton.records.terminology import Codes
 from abaton.records.vocabulary import profiles
@@ -107,6 +109,30 @@ class Deidentifier:
         if len(self._notes.seen) > _MOST_NOTES:
             self._total.note(self._notes)
         return None if made is None else Deidentified(made)
+
+    def stricter(
+        self, rules: tuple[Rule, ...], dates: Dates | None = None
+    ) -> Callable[[Deidentified], Deidentified]:
+        """A second passage for records that went through this one, with further rules before the others.
+
+        It works on what was let through and on nothing else, so whatever its rules say, no more can come out
+        than after the first passage.
+
+        Args:
+            rules: The further rules.
+            dates: What happens to dates, if it is to be stricter.
+        """
+        wish = self.need.deidentification
+        again = replace(wish, rules=rules + wish.rules, dates=dates or wish.dates)
+        second = Deidentifier(Need(self.need.study, (), again), self.names, year=self.year)
+        second._codes = self._codes
+
+        def run(made: Deidentified) -> Deidentified:
+            out = second(Consented(Record(made.content), "de-identified before"))
+            assert out is not None  # without a list of needs nothing is left out whole
+            return out
+
+        return run
 
     def tally(self) -> Tally:
         """What was counted since the last time this was asked."""

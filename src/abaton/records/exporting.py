@@ -30,7 +30,7 @@ from abaton.records.need import Identity, Mechanism, Need
 from abaton.records.parsing import dump, parse
 from abaton.records.plan import Plan
 from abaton.records.presets import rules
-from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.pseudonyms import MappingSink, Pseudonyms
 from abaton.records.resting import resting
 from abaton.records.resuming import State, unfinished
 from abaton.records.sources import Source, documents, safe_name
@@ -57,20 +57,9 @@ class Job:
 
     def names(self) -> Pseudonyms:
         """The pseudonyms of this job."""
-        wish = self.need.deidentification
-        lasting = wish.mechanism is Mechanism.PSEUDONYMISE
-        site = "" if wish.link_sites else self.site
+        lasting = self.need.deidentification.mechanism is Mechanism.PSEUDONYMISE
         sink = MappingFile(Path(self.mapping)) if self.mapping and lasting else None
-        made = Pseudonyms(self.need.study, self.key, site=site, sink=sink, lasting=lasting)
-        if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
-            made = Pseudonyms(
-                self.need.study,
-                self.key,
-                site=site,
-                sink=sink,
-                issue=lambda: made.sign(secrets.token_bytes(16)),
-            )
-        return made
+        return pseudonyms_for(self.need, self.key, self.site, sink)
 
     def check(self) -> None:
         """Refuse rules and lists that are not understood, before anything is begun."""
@@ -80,6 +69,28 @@ class Job:
     def deidentifier(self) -> Deidentifier:
         """The de-identifier of this job."""
         return Deidentifier(self.need, self.names(), year=self.year)
+
+
+def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None = None) -> Pseudonyms:
+    """The pseudonyms that a study asks for, at a site.
+
+    Args:
+        need: What the study needs.
+        key: The secret from which the study key is derived; an anonymising study throws it away.
+        site: The site's name, which enters every pseudonym unless the study links its sites.
+        sink: The mapping table; an anonymising study keeps none.
+    """
+    wish = need.deidentification
+    lasting = wish.mechanism is Mechanism.PSEUDONYMISE
+    site, sink = "" if wish.link_sites else site, sink if lasting else None
+    made = Pseudonyms(need.study, key, site=site, sink=sink, lasting=lasting)
+    if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
+
+        def issue() -> str:
+            return made.sign(secrets.token_bytes(16))
+
+        return Pseudonyms(need.study, key, site=site, sink=sink, issue=issue)
+    return made
 
 
 @dataclass(slots=True)

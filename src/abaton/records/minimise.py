@@ -53,6 +53,7 @@ class Minimiser:
     def __init__(self, need: Need) -> None:
         self.need = need
         self._wants: dict[str, list[tuple[str, Want]]] = {}
+        self._asked: dict[str, frozenset[str]] = {}
         for number, want in enumerate(need.wants, 1):
             if want.type not in resources():
                 raise SettingsError(
@@ -60,7 +61,9 @@ class Minimiser:
                     remedy="use the name of an R4 resource type",
                 )
             _check(number, want)
-            self._wants.setdefault(want.type, []).append((f"{number} {want.type}", want))
+            name = f"{number} {want.type}"
+            self._wants.setdefault(want.type, []).append((name, want))
+            self._asked[name] = frozenset(_elements(want.type, want))
 
     def matching(self, raw: dict[str, Any], kind: str) -> list[tuple[str, Want]]:
         """The lines of the list that a resource answers, each with its name."""
@@ -71,11 +74,11 @@ class Minimiser:
         if not self.need.wants:
             return raw
         wanted: set[str] = set()
-        for _, want in self.matching(raw, kind):
+        for name, want in self.matching(raw, kind):
             if want.function is Function.DATA:
                 return raw
             if want.function in (Function.ELEMENT, Function.SUMMARY):
-                wanted |= _elements(kind, want)
+                wanted |= self._asked[name]
         if not wanted:
             return None
         fields = table()[kind]

@@ -34,7 +34,8 @@ _QUERY = re.compile(r"(?:(?:https?://.+)/)?([A-Z][A-Za-z]+)\?(.+)", re.DOTALL)
 _UUID = re.compile(
     r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"
 )
-_SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
+SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
+"""The elements in which a resource names the person it is about."""
 _USUAL = """\
 try:
     made = {"reference": targets[v["reference"]]}
@@ -45,6 +46,31 @@ if made is None or len(v) != 1:
         seen($display)
     else:
         made = $slow(v, scope)"""
+
+
+def target_of(pointer: object) -> str:
+    """One name for what a Reference points at, whichever form it has; empty if it points nowhere else.
+
+    >>> target_of({"reference": "https://h/r4/Patient/1/_history/2"}), target_of({"reference": "Patient/1"})
+    ('Patient/1', 'Patient/1')
+    >>> target_of({"reference": "Patient?identifier=urn:x|7"})
+    'identifier urn:x|7'
+    """
+    if not isinstance(pointer, dict):
+        return ""
+    reference, by = pointer.get("reference"), pointer.get("identifier")
+    if isinstance(reference, str) and reference:
+        match = _REST.fullmatch(reference) if "/" in reference else None
+        if match is not None and match[2] in resources():
+            return f"{match[2]}/{match[3]}"
+        query = _QUERY.fullmatch(reference) if "?" in reference else None
+        wanted = [value for name, value in parse_qsl(query[2]) if name == "identifier"] if query else []
+        if len(wanted) == 1:
+            return f"identifier {wanted[0]}"
+        return "" if reference.startswith("#") else reference
+    if isinstance(by, dict) and isinstance(by.get("value"), str):
+        return f"identifier {by.get('system') or ''}|{by['value']}"
+    return ""
 
 
 class Document:
@@ -130,7 +156,7 @@ class Document:
         """The new identity of the person a resource is about."""
         if scope.raw.get("resourceType") == "Patient":
             return self.names.address(scope.identity)
-        for name in _SUBJECTS:
+        for name in SUBJECTS:
             pointer = scope.raw.get(name)
             reference = pointer.get("reference") if isinstance(pointer, dict) else None
             if isinstance(reference, str) and not reference.startswith("#"):

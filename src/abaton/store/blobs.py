@@ -41,7 +41,7 @@ class Models:
         from safetensors.numpy import save
 
         digest = model_digest(vector)
-        path = self._path(digest)
+        path = self.path(digest)
         if not path.exists():
             self._write(
                 path, save({"model": np.ascontiguousarray(vector)}, metadata={"layout": layout_digest})
@@ -53,7 +53,7 @@ class Models:
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        path = self._path(digest)
+        path = self.path(digest)
         try:
             vector: Vector = load(self._read(path))["model"]
         except (SafetensorError, KeyError) as error:
@@ -62,7 +62,8 @@ class Models:
             raise damaged(path)
         return vector
 
-    def _path(self, digest: str) -> Path:
+    def path(self, digest: str) -> Path:
+        """Where a model lies, or would lie."""
         return self.folder / f"{digest}.safetensors"
 
     def _read(self, path: Path) -> bytes:
@@ -72,7 +73,7 @@ class Models:
             raise StoreError(
                 "a stored file is missing",
                 where=str(path),
-                remedy="restore it from a backup, or start a new run",
+                remedy="it may have been pruned; take a later version, restore it from a backup, or start a new run",
             ) from None
         except OSError as error:
             raise StoreError(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -50,9 +51,11 @@ class Database:
     def _connect(self, *, durable: bool) -> sql.Engine:
         try:
             if not self.is_sqlite:
-                return sql.create_engine(self.url, pool_pre_ping=True, pool_size=8, max_overflow=24)
+                more: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 24}
+                return sql.create_engine(self.url, hide_parameters=True, **more)
             _private_file(self.url.database or "")
-            engine = sql.create_engine(self.url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=8)
+            wait = {"timeout": _BUSY_SECONDS}
+            engine = sql.create_engine(self.url, hide_parameters=True, connect_args=wait, pool_size=8)
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise SettingsError(
                 f"a database at '{self.name}' cannot be used",
@@ -90,16 +93,24 @@ class Database:
     @contextlib.contextmanager
     def transaction(self, *, write: bool) -> Iterator[sql.Connection]:
         """One transaction; whatever the database complains about becomes one clear line without content."""
+        with (
+            self._plainly(),
+            self._engine.connect().execution_options(abaton_write=write) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+    @contextlib.contextmanager
+    def _plainly(self) -> Iterator[None]:
         try:
-            with (
-                self._engine.connect().execution_options(abaton_write=write) as connection,
-                connection.begin(),
-            ):
-                yield connection
+            yield
         except IntegrityError:
             raise
-        except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) in _AGAIN:
+        except (
+            OperationalError,
+            sqlite3.OperationalError,
+        ) as error:  # the latter while a connection is prepared
+            if getattr(getattr(error, "orig", None), "sqlstate", None) in _AGAIN:
                 raise _Again from error
             raise StoreError(
                 f"the store cannot be used: {_told(error, self.is_sqlite)}",
@@ -120,7 +131,10 @@ class Database:
         rewrites the tables; its own write-ahead log and backups keep old bytes until they are recycled, which
         is why what must be unreadable at once is encrypted under a key that is kept elsewhere and destroyed.
         """
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with (
+            self._plainly(),
+            self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        ):
             if not self.is_sqlite:
                 for table in tables:
                     connection.execute(sql.text(f'VACUUM (FULL) "{table.name}"'))
@@ -198,7 +212,9 @@ def _private_file(name: str) -> None:
         ) from error
 
 
-def _told(error: DatabaseError, is_sqlite: bool) -> str:  # noqa: FBT001
+def _told(error: DatabaseError | sqlite3.Error, is_sqlite: bool) -> str:  # noqa: FBT001
+    if isinstance(error, sqlite3.Error):
+        return str(error)
     # A server's message may quote the values of a row; SQLite's never does.
     return str(error.orig) if is_sqlite else type(error.orig).__name__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ import sqlalchemy as sql
 
 from abaton.errors import StoreError
 from abaton.store import schema
+from abaton.store.blobs import Vector, model_digest, writing
 from abaton.store.pack import Pack
+from abaton.store.retention import Keep
 from abaton.store.store import ModelRow, Store
 
 Row = tuple[str, Mapping[str, Any]]
@@ -32,24 +35,26 @@ class Journal:
         self._clock, self._flushed = clock, clock()
         self._events: list[dict[str, Any]] = []
         self._models: list[dict[str, Any]] = []
+        self._keep: Keep | None = None
+        self._window: deque[tuple[int, str]] = deque()
+        self._unwritten: dict[str, tuple[Vector, str]] = {}
         with store.reading() as connection:
             table = schema.events
             last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
             places = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run)).all()
         self.known = 0 if last is None else last + 1
         known_places = {place.digest: (place.offset, place.size) for place in places}
-        self.payloads = Pack(store.folder / "payloads" / f"{run}.pack", known_places)
+        self.payloads = Pack(store.payload_file(run), known_places)
         self._versions = {row.version: row.digest for row in store.models(run)}
         self._replayed = self.rows() if self.known else iter(())
         self.length = 0
 
-    def rows(self) -> Iterator[Row]:
-        """The events that are written down, in order."""
+    def rows(self, after: int = -1) -> Iterator[Row]:
+        """The events that are written down, in order, from the one after a sequence number on."""
         table = schema.events
         chosen = (
             sql.select(table.c.kind, table.c.body).where(table.c.run == self.run).order_by(table.c.sequence)
         )
-        after = -1
         while True:
             with self.store.reading() as connection:
                 part = chosen.add_columns(table.c.sequence).where(table.c.sequence > after).limit(1000)
@@ -58,6 +63,17 @@ class Journal:
             if len(found) < 1000:
                 return
             after = found[-1][2]
+
+    def skip(self, events: int) -> Iterator[Row]:
+        """Leave out the first events, which a checkpoint stands for; those that follow."""
+        if events > self.known:
+            raise StoreError(
+                f"the checkpoint of run '{self.run}' stands for {events} events, its journal has {self.known}",
+                where=f"journal of {self.run}",
+                remedy="remove the checkpoint, or restore journal and checkpoint from the same backup",
+            )
+        self.length, self._replayed = events, self.rows(events - 1)
+        return self.rows(events - 1)
 
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write an event down, or check that it is the one that was written down."""
@@ -94,12 +110,50 @@ class Journal:
 
         return True
 
+    def retain(self, keep: Keep) -> None:
+        """From now on, keep only the files of versions that are to be kept."""
+        self._keep = keep
+
+    def keep_model(self, version: int, vector: Vector, layout_digest: str) -> str:
+        """Keep a version that is the newest now, be it for the first time or again; its digest.
+
+        If not all versions are kept, files are written with the next flush: most versions never need one.
+        """
+        if self._keep is None:
+            return self.store.vectors.put(vector, layout_digest)
+        digest = model_digest(vector)
+        self._window.append((version, digest))
+        self._unwritten[digest] = (vector, layout_digest)
+        while len(self._window) > self._keep.last:
+            old, name = self._window.popleft()
+            if not self._keep.keeps(old, version) and all(name != other for _, other in self._window):
+                if name in self._unwritten:
+                    del self._unwritten[name]
+                else:
+                    self._remove(old, name)
+        return digest
+
+    def _remove(self, version: int, digest: str) -> None:
+        """Remove a version's file, unless another version or run has the same model."""
+        table = schema.models
+        elsewhere = sql.select(table.c.version).where(
+            table.c.digest == digest, (table.c.run != self.run) | (table.c.version != version)
+        )
+        with self.store.reading() as connection:
+            shared = connection.execute(elsewhere.limit(1)).first() is not None
+        if not shared:
+            with writing(self.store.folder):
+                self.store.vectors.path(digest).unlink(missing_ok=True)
+
     def publish(self, model: ModelRow) -> None:
         """Write down a new version of the community model."""
         self._models.append({"run": self.run, **{f: getattr(model, f) for f in model.__slots__}})
 
     def flush(self) -> None:
         """Make everything so far survive a crash: payloads first, then the events that name them."""
+        for vector, layout_digest in self._unwritten.values():
+            self.store.vectors.put(vector, layout_digest)
+        self._unwritten = {}
         placed = [
             {"run": self.run, "digest": digest, "offset": offset, "size": size}
             for digest, (offset, size) in self.payloads.write().items()

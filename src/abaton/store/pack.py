@@ -8,6 +8,7 @@ behind the last known payload is cut off at the next write.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Pack:
         self.path = path
         self._places = dict(places)
         self._waiting: dict[str, bytes] = {}
+        self._reader: int | None = None
         self._end = max((offset + size for offset, size in places.values()), default=0)
 
     def put(self, payload: bytes) -> str:
@@ -46,13 +48,19 @@ class Pack:
             raise StoreError("a stored payload is missing", where=str(self.path), remedy="start a new run")
         offset, size = self._places[digest]
         try:
-            with self.path.open("rb") as file:
-                payload = os.pread(file.fileno(), size, offset)
+            payload = os.pread(self._open(), size, offset)
         except OSError:
             raise damaged(self.path) from None
         if digest_of(payload) != digest:
             raise damaged(self.path)
         return payload
+
+    def _open(self) -> int:
+        """The file, opened once: to open it for each payload would take longer than to read it."""
+        if self._reader is None:
+            self._reader = os.open(self.path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._reader)
+        return self._reader
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._places or digest in self._waiting

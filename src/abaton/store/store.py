@@ -143,6 +143,10 @@ class Store:
             )
             return [ModelRow(**row) for row in rows.mappings()]
 
+    def payload_file(self, run: str) -> Path:
+        """Where the payloads of a run lie."""
+        return self.folder / "payloads" / f"{run}.pack"
+
     @contextlib.contextmanager
     def holding(self, run: str) -> Iterator[None]:
         """Hold a run while working on it, so that no second process does; let go at the end or at a crash."""

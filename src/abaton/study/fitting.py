@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from abaton.records.elements import resources, table
 from abaton.records.features.plan import Kind, Outcome
 from abaton.records.minimise import passing
-from abaton.records.need import Dates, Function, Want
+from abaton.records.need import Dates, Deidentification, Function, Preset, Want
 from abaton.records.rules import children
-from abaton.study.features import Features, Filter, Rows, Target
+from abaton.records.vocabulary import is_known, is_public
+from abaton.study.features import Bucket, Features, Filter, Rows, Target
 from abaton.study.lines import Path
 from abaton.study.requirements import Requirement
 from abaton.study.tables import ViewTable
+from abaton.study.values import Match, Term
 
 if TYPE_CHECKING:
     from abaton.study.document import Study
@@ -32,6 +34,7 @@ def misfits(study: Study) -> list[Misfit]:
     return [
         *_on_views(study.views, study.data),
         *(_on_features(study.features, study.views, study.deidentification.dates) if study.features else ()),
+        *(_on_codes(study.features, study.data, study.deidentification) if study.features else ()),
         *_on_learning(study),
     ]
 
@@ -133,6 +136,38 @@ def _unknown(what: str, name: str, known: dict[str, ViewTable] | tuple[str, ...]
     close = get_close_matches(name, known, n=1)
     guess = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known) or 'none'}"
     return f"'{name}' is not a {what}", guess
+
+
+def _on_codes(features: Features, data: tuple[Requirement, ...], wish: Deidentification) -> Iterator[Misfit]:
+    """The de-identifier keeps codes of public terminologies, and those that a line of ``[[data]]`` names."""
+    if wish.preset is not Preset.DEFAULT or any("Cod" in rule.path for rule in wish.rules):
+        return  # other rules may keep other codes
+    named = {(term.system, term.code) for line in data for rule in line.codes for term in rule.any}
+    for path, term in _terms(features):
+        exact = term.match is Match.EXACT
+        known = is_known(term.system, term.code) if exact else is_public(term.system)
+        begun = not exact and any(s == term.system and c.startswith(term.code) for s, c in named)
+        if not known and not begun and (term.system, term.code) not in named:
+            yield (
+                path,
+                f"no record keeps the code '{term.code}': it is not one of {term.system} or of no public terminology",
+                "correct it, or name it under [[data.codes]]",
+            )
+
+
+def _terms(features: Features) -> Iterator[tuple[Path, Term]]:
+    parts: list[tuple[Path, Rows, tuple[Bucket, ...], str]] = [
+        (("features", "inputs", i), each, each.categories, "categories")
+        for i, each in enumerate(features.inputs)
+    ]
+    parts.append((("features", "label"), features.label, features.label.classes, "classes"))
+    if features.index:
+        parts.append((("features", "index"), features.index, (), ""))
+    for path, rows, buckets, key in parts:
+        for j, term in enumerate(rows.where.codes if rows.where else ()):
+            yield (*path, "where", "codes", j), term
+        for k, bucket in enumerate(buckets):
+            yield from (((*path, key, k, "codes", j), term) for j, term in enumerate(bucket.codes))
 
 
 def _on_leaks(features: Features) -> Iterator[Misfit]:

@@ -64,12 +64,14 @@ class PolicyTable(Part):
     quorum: int | None = Field(None, ge=1)
     deadline: float | None = Field(None, gt=0)
     attempts: int | None = Field(None, ge=1)
+    budget: float | None = Field(None, gt=0)
     measure: Text | None = None
     evaluators: int | None = Field(None, ge=1)
+    choice: Literal["lot", "labels"] | None = None
     alpha: float | None = Field(None, gt=0, le=1)
     leavers: Literal["stay", "subtract"] | None = None
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self, task: str) -> dict[str, Any]:
         """The policy as keywords of the controller's rules.
 
         Raises:
@@ -85,13 +87,9 @@ class PolicyTable(Part):
             )
         made = dict(POLICIES[self.name])
         given = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
-        made["pacing"] = _with(
-            made["pacing"], given, "participants", "extra", "quorum", "deadline", "attempts"
-        )
+        made["pacing"] = _paced(made["pacing"], given)
         if "weighting" in made:
-            made["weighting"] = tuple(
-                _with(part, given, "measure", "evaluators") for part in made["weighting"]
-            )
+            made["weighting"] = tuple(_weighed(part, given, task) for part in made["weighting"])
         mixing = made.get("mixing", Latest())
         made["mixing"] = _with(mixing, given, "alpha" if isinstance(mixing, Blend) else "leavers")
         if given:
@@ -99,6 +97,32 @@ class PolicyTable(Part):
                 f"'{sorted(given)[0]}' does not belong to the policy {self.name}", remedy="remove it"
             )
         return made
+
+
+def _paced(pacing: Any, given: dict[str, Any]) -> Any:
+    """The pacing; with a budget of time, a synchronous one becomes semi-synchronous."""
+    from abaton.control import SemiSynchronous, Synchronous
+
+    if "budget" in given and type(pacing) is Synchronous:
+        pacing = SemiSynchronous(budget=given.pop("budget"))
+    return _with(pacing, given, "participants", "extra", "quorum", "deadline", "attempts")
+
+
+def _weighed(part: Any, given: dict[str, Any], task: str) -> Any:
+    """A part of the weighting; models of values are validated by how close they come."""
+    from abaton.control.score import VALUE_MEASURES
+    from abaton.control.weighting import ByValidation
+
+    if not isinstance(part, ByValidation):
+        return part
+    if task == "value":
+        given.setdefault("measure", "closeness")
+    made = _with(part, given, "measure", "evaluators", "choice")
+    if (made.measure in VALUE_MEASURES) != (task == "value"):
+        raise SettingsError(
+            f"the measure '{made.measure}' does not judge the task '{task}'", remedy="choose another measure"
+        )
+    return made
 
 
 def _with(part: Any, given: dict[str, Any], *names: str) -> Any:
@@ -162,6 +186,7 @@ class Learning(Part):
     codec: Text = "raw"
     rounds: int = Field(100, ge=1)
     seconds: float | None = Field(None, gt=0)
+    finishing: int = Field(0, ge=0)
     validation: float = Field(0.1, gt=0, lt=1)
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
@@ -211,7 +236,8 @@ class Learning(Part):
             seconds=self.seconds,
             training=settings,
             seed=seed,
-            **self.policy.parts(),
+            finishing=self.finishing,
+            **self.policy.parts(self.task),
         )
 
     def pipeline(self) -> Pipeline:

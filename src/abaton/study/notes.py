@@ -39,6 +39,14 @@ def notes_on(study: Study, today: date) -> list[str]:
             made.append(f"eligibility.criteria[{i}]: records cannot answer this, so nobody will be eligible")
     for i, requirement in enumerate(study.data):
         made += [f"data[{i}]{remark}" for remark in _on_filters(requirement)]
+    if study.features and study.privacy.anonymity:
+        known = {study.features.label.name, *(each.name for each in study.features.inputs)}
+        asked = study.privacy.anonymity.columns
+        made += [
+            f"privacy.anonymity: '{name}' is no input of [features], so it cannot be enforced on the model's table"
+            for name in asked
+            if name not in known
+        ]
     return made
 
 

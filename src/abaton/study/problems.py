@@ -7,7 +7,7 @@ import difflib
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -34,20 +34,48 @@ class Problem:
         )
 
 
-class StudyError(SettingsError):
-    """A study document that cannot be used, with every problem found in it."""
+class DocumentError(SettingsError):
+    """A document that cannot be used, with every problem found in it."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         first, more = problems[0], len(problems) - 1
         what = f"{first.key + ': ' if first.key else ''}{first.what}"
         place = ":".join(str(part) for part in (first.file, first.line, first.column) if part is not None)
-        rest = f" (and {more} more: abaton study check {first.file})" if more else ""
+        rest = f" (and {more} more{self.all_told(first.file)})" if more else ""
         super().__init__(what, where=place, remedy=(first.remedy or "correct the document") + rest)
+
+    @classmethod
+    def all_told(cls, file: str) -> str:
+        """How to see every problem, said at the end of the first."""
+        return ""
+
+
+class StudyError(DocumentError):
+    """A study document that cannot be used, with every problem found in it."""
+
+    @classmethod
+    def all_told(cls, file: str) -> str:
+        """How to see every problem of a study document."""
+        return f": abaton study check {file}"
+
+
+class Guide(NamedTuple):
+    """Where a person finds the keys of a document: the command that writes an example, and the page."""
+
+    example: str
+    page: str
+
+
+STUDY_GUIDE = Guide("abaton study new", "docs/study-document.md")
 
 
 def problems_of(
-    error: ValidationError, model: type[BaseModel], place: Callable[[Path], tuple[str, int | None]], file: str
+    error: ValidationError,
+    model: type[BaseModel],
+    place: Callable[[Path], tuple[str, int | None]],
+    file: str,
+    guide: Guide = STUDY_GUIDE,
 ) -> list[Problem]:
     """The problems behind a validation error, in the words of the document.
 
@@ -56,6 +84,7 @@ def problems_of(
         model: The model that was checked, for the names of its keys.
         place: From a key path to how the file names it and, if the file has lines, its line.
         file: The file's name.
+        guide: Where the keys of this kind of document are explained.
 
     Returns:
         One problem per finding, in the order of the file.
@@ -65,7 +94,7 @@ def problems_of(
         if detail["type"] == "too_short" and detail["input"]:
             continue  # the items are there, each with its own problem
         within, context = tuple(detail["loc"]), detail.get("ctx", {})
-        told = [(context.get("path", ()), *_told(detail, model)), *context.get("more", ())]
+        told = [(context.get("path", ()), *_told(detail, model, guide)), *context.get("more", ())]
         for inner, what, remedy in told:
             key, line = place(within + tuple(inner))
             found.append(Problem(file, key, what, remedy, line))
@@ -81,7 +110,7 @@ def dotted(path: Path) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-def _told(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
+def _told(detail: ErrorDetails, model: type[BaseModel], guide: Guide) -> tuple[str, str]:
     kind, context, path = detail["type"], detail.get("ctx", {}), tuple(detail["loc"])
     name = path[-1] if path else "the document"
     if kind == "study":
@@ -92,7 +121,7 @@ def _told(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
         guess = f"did you mean '{close[0]}'?" if close else f"known keys here are {', '.join(known)}"
         return f"'{name}' is not a known key", guess
     if kind == "missing":
-        return f"'{name}' is missing", "add it; 'abaton study new' writes an example of every section"
+        return f"'{name}' is missing", f"add it; '{guide.example}' writes an example of every section"
     if kind in ("enum", "literal_error"):
         return _choice(detail, str(context["expected"]))
     if kind.startswith("date"):
@@ -101,7 +130,7 @@ def _told(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
         return "this text does not have the form that is asked for", f"it must match {context['pattern']}"
     if kind == "too_short":
         return "the list is empty", "give at least one"
-    return _plain(detail["msg"]), "see docs/study-document.md"
+    return _plain(detail["msg"]), f"see {guide.page}"
 
 
 def _choice(detail: ErrorDetails, expected: str) -> tuple[str, str]:

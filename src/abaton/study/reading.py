@@ -7,16 +7,26 @@ import tomllib
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path as File
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from abaton.errors import SettingsError
 from abaton.study.bundle import read_bundle
 from abaton.study.document import Study
 from abaton.study.lines import Path, line_numbers, nearest_line
-from abaton.study.problems import Problem, StudyError, dotted, problems_of
+from abaton.study.problems import (
+    STUDY_GUIDE,
+    DocumentError,
+    Guide,
+    Problem,
+    StudyError,
+    dotted,
+    problems_of,
+)
 from abaton.study.strictjson import parse
+
+Checked = TypeVar("Checked", bound=BaseModel)
 
 LARGEST = 32 * 1024 * 1024  # bytes; a study with its protocol as PDF stays far below
 
@@ -69,21 +79,40 @@ def study_from_toml(text: str, file: str = "study.toml") -> Study:
     Raises:
         StudyError: With every problem that was found, each with its line.
     """
+    return checked_toml(text, file, Study, STUDY_GUIDE, StudyError)
+
+
+def checked_toml(
+    text: str, file: str, model: type[Checked], guide: Guide, wrong: type[DocumentError]
+) -> Checked:
+    """Check the text of a TOML document against its model.
+
+    Args:
+        text: The document.
+        file: How the file is called.
+        model: What the document must be.
+        guide: Where its keys are explained.
+        wrong: The error that carries the problems.
+
+    Returns:
+        The document, complete and checked.
+    """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise StudyError([_syntax(error, text, file)]) from None
+        raise wrong([_syntax(error, text, file)]) from None
     except RecursionError:
-        raise _unusable(file, "the TOML is nested too deeply", "no study document needs that") from None
+        deep = Problem(file, "", "the TOML is nested too deeply", "no document needs that")
+        raise wrong([deep]) from None
     try:
-        return Study.model_validate_json(json.dumps(table, default=_json_form), strict=True)
+        return model.model_validate_json(json.dumps(table, default=_json_form), strict=True)
     except ValidationError as error:
         lines = line_numbers(text)
 
         def place(path: Path) -> tuple[str, int | None]:
             return dotted(path), nearest_line(lines, path)
 
-        raise StudyError(problems_of(error, Study, place, file)) from None
+        raise wrong(problems_of(error, model, place, file, guide)) from None
 
 
 def study_from_json(text: str, file: str = "study.json") -> Study:

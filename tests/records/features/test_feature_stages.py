@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,15 +29,15 @@ def unscaled(plan: Plan, table: Table) -> Scaled:
 
 
 @pytest.mark.slow
-def test_mypy_refuses_to_featurise_what_is_not_deidentified(monkeypatch, tmp_path):
-    from mypy import api
-
-    monkeypatch.setenv("MYPYPATH", str(ROOT / "src"))
-    cache = ROOT / ".mypy_cache"
-    out, _, code = api.run(["--strict", "--cache-dir", str(cache), "--follow-imports=silent", "-c", CODE])
-    assert code == 1, out
-    lines = [line for line in out.splitlines() if "error" in line]
-    assert len(lines) == 3, out
+def test_mypy_refuses_to_featurise_what_is_not_deidentified(tmp_path):
+    file = tmp_path / "stages.py"
+    file.write_text(CODE)
+    env = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"]
+    command += ["--cache-dir", str(tmp_path / "cache"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(str(file)) and ": error:" in line]
+    assert len(lines) == 3, done.stdout + done.stderr
     assert 'list[Record]"; expected "Iterable[Deidentified]' in lines[0]
     assert 'list[Consented]"; expected "Iterable[Deidentified]' in lines[1]
-    assert "Scaled" in lines[2]
+    assert 'got "Table", expected "Scaled"' in lines[2]

@@ -278,6 +278,19 @@ def test_rows_of_nobody_are_counted():
     assert reasons(featurise(plan(), [*PEOPLE, stray]), "view values")[Reason.NO_SUBJECT].count == "1"
 
 
+def test_a_record_that_stands_twice_counts_once():
+    twice = Deidentified({**value("a", 5).content, "id": "o1"})
+    count = Input("n", Kind.COUNT, Source("values"))
+    assert column(featurise(plan(count), [*PEOPLE, twice, twice, *PEOPLE]), "n") == [1, 0, 0]
+
+
+def test_a_record_that_the_view_cannot_read_is_counted_and_the_others_go_on():
+    odd = Deidentified({"resourceType": "Patient", "id": "z", "gender": ["male", "female"]})
+    made = featurise(plan(SEX), [*PEOPLE, odd])
+    assert len(made.table) == 3
+    assert reasons(made, "view patients")[Reason.NOT_READ].count == "1"
+
+
 def test_bundles_are_unpacked_and_their_references_followed():
     raw = {
         "resourceType": "Bundle",

@@ -23,6 +23,7 @@ from abaton.records.features.plan import (
 )
 
 if TYPE_CHECKING:
+    from abaton.records.features.hiding import hidden, histogram
     from abaton.records.features.making import Featurised, featurise
     from abaton.records.features.scaling import Moments, Scaled, Statistics, pooled, scaled, statistics
     from abaton.records.features.tables import Column, Table, columns, groups
@@ -50,6 +51,8 @@ __all__ = [
     "columns",
     "featurise",
     "groups",
+    "hidden",
+    "histogram",
     "masked",
     "pooled",
     "scaled",
@@ -57,6 +60,7 @@ __all__ = [
 ]
 
 _HEAVY = {
+    **dict.fromkeys(("hidden", "histogram"), "abaton.records.features.hiding"),
     **dict.fromkeys(("Featurised", "featurise"), "abaton.records.features.making"),
     **dict.fromkeys(
         ("Moments", "Scaled", "Statistics", "pooled", "scaled", "statistics"),

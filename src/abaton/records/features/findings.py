@@ -27,6 +27,7 @@ class Reason(StrEnum):
     NO_DATE = "no date"
     COARSE_DATE = "date too coarse"
     NO_SUBJECT = "row of nobody"
+    NOT_READ = "record that the view cannot read"
     NO_LABEL = "no label"
     CENSORED = "not watched long enough"
     BEFORE = "event before the index date"
@@ -46,6 +47,7 @@ _REMEDY = {
     Reason.NO_DATE: "give the date that the study orders by",
     Reason.COARSE_DATE: "the study needs days here: ask for dates = 'shift' instead of 'year'",
     Reason.NO_SUBJECT: "every record needs a reference to its Patient",
+    Reason.NOT_READ: "a column expects one value and finds several, or another type: ask the research centre",
     Reason.NO_LABEL: "without a label a subject cannot be learned from",
     Reason.CENSORED: "these subjects were left out",
     Reason.BEFORE: "these subjects were left out",

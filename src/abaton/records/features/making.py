@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,16 @@ _UNITS = (Reason.NO_UNIT, Reason.OTHER_UNIT)
 
 @dataclass(frozen=True, slots=True)
 class Featurised:
-    """A site's table, if its records can fill one, and the report of what is missing."""
+    """A site's table, if its records can fill one, and the report of what is missing.
+
+    ``rows`` and ``lost`` count subjects with and without a row, the latter each once under its first reason. They
+    are exact: whoever prints them masks them.
+    """
 
     table: Table | None
     report: Report
+    rows: int = field(default=0, repr=False)
+    lost: Counter[str] = field(default_factory=Counter, repr=False)
 
 
 def featurise(plan: Plan, records: Iterable[Deidentified]) -> Featurised:
@@ -62,7 +68,26 @@ def featurise(plan: Plan, records: Iterable[Deidentified]) -> Featurised:
     )
     rows_told = masked(len(table), plan.floor, of=total)
     report = Report(masked(total, plan.floor), rows_told, gone, findings)
-    return Featurised(table if report.usable else None, report)
+    lost = _lost(plan, held, told, kept)
+    return Featurised(table if report.usable else None, report, len(table), lost)
+
+
+def _lost(
+    plan: Plan, held: Sequence[Sequence[Value]], told: Sequence[Labelled], kept: Sequence[bool]
+) -> Counter[str]:
+    """Why subjects have no row: the label first, then the first input without which they are left out."""
+    must = [
+        (each.name, values)
+        for each, values in zip(plan.inputs, held, strict=True)
+        if each.missing is Missing.DROP
+    ]
+    found: Counter[str] = Counter()
+    for i, label in enumerate(told):
+        if isinstance(label, Reason):
+            found[f"{plan.label.name}: {label.value}"] += 1
+        elif not kept[i]:
+            found[f"{next(name for name, values in must if values[i] is None)}: {Reason.NO_VALUE.value}"] += 1
+    return found
 
 
 def _cohort(plan: Plan, rows: Gathered) -> tuple[str, ...]:
@@ -91,13 +116,16 @@ def _table(
     kind = np.float64 if plan.label.kind is Outcome.VALUE else np.int64
     y: NDArray[Any] = np.array([told[i] for i in rows], dtype=kind)
     x = np.concatenate(blocks, axis=1) if blocks else np.zeros((len(rows), 0))
-    return Table(columns(plan), x, y, plan.label.names, tuple(subjects[i] for i in rows), plan.floor)
+    whose = tuple(subjects[i] for i in rows)
+    return Table(columns(plan), x, y, plan.label.names, whose, plan.floor, plan.label.name)
 
 
 def _on_rows(plan: Plan, rows: Gathered) -> Iterator[Finding]:
     for name, each in rows.items():
         if each.nobody:
             yield Finding(f"view {name}", Reason.NO_SUBJECT, masked(each.nobody, plan.floor))
+        if each.unread:
+            yield Finding(f"view {name}", Reason.NOT_READ, masked(each.unread, plan.floor))
 
 
 def _on_input(plan: Plan, each: Input, counts: Counts) -> Iterator[Finding]:

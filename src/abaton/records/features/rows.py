@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.errors import Refused
+from abaton.errors import AbatonError, Refused
 from abaton.records.features.plan import Plan
 from abaton.records.stages import Deidentified
 from abaton.records.views.definition import View
@@ -17,11 +17,11 @@ Cells = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one view: each subject's, and how many belong to nobody."""
+    """The rows of one view: each subject's, how many belong to nobody, and how many records it cannot read."""
 
     of: Mapping[str, list[Cells]]
     nobody: int
-    read: int
+    unread: int
 
     def __repr__(self) -> str:
         return "Rows(…)"  # rows are people
@@ -38,18 +38,33 @@ def gather(plan: Plan, records: Iterable[Deidentified]) -> dict[str, Rows]:
     for name, view in views.items():
         by_type[view.resource].append((name, view, [column.name for column in view.columns]))
     found: dict[str, dict[str, list[Cells]]] = {name: defaultdict(list) for name in views}
-    nobody, read = dict.fromkeys(views, 0), dict.fromkeys(views, 0)
-    for resource in _resources(records):
+    nobody, unread = Counter[str](), Counter[str]()
+    for resource in _once(_resources(records)):
         for name, view, columns in by_type.get(resource.get("resourceType", ""), ()):
-            for row in view.rows(resource):
+            try:
+                rows = view.rows(resource)
+            except AbatonError:
+                unread[name] += 1  # what is wrong with the record is its content: only that it is, is told
+                continue
+            for row in rows:
                 cells = dict(zip(columns, row, strict=True))
-                read[name] += 1
                 whose = cells.get(plan.subject)
                 if isinstance(whose, str) and whose:
                     found[name][whose].append(cells)
                 else:
                     nobody[name] += 1
-    return {name: Rows(dict(found[name]), nobody[name], read[name]) for name in views}
+    return {name: Rows(dict(found[name]), nobody[name], unread[name]) for name in views}
+
+
+def _once(resources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every resource once: exports overlap, and a visit that stands in two files is one visit."""
+    seen: set[tuple[str, str]] = set()
+    for resource in resources:
+        key = (resource.get("resourceType", ""), resource.get("id", ""))
+        if key[1] and key in seen:
+            continue
+        seen.add(key)
+        yield resource
 
 
 def _resources(records: Iterable[Deidentified]) -> Iterator[dict[str, Any]]:

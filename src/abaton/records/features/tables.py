@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -44,6 +44,7 @@ class Table:
         classes: The names of the classes; none for values.
         subjects: Whose row it is, by the study's new identity.
         floor: The smallest number of subjects that may be told.
+        label: The name of what is learned.
     """
 
     columns: tuple[Column, ...]
@@ -52,6 +53,7 @@ class Table:
     classes: tuple[str, ...]
     subjects: tuple[str, ...]
     floor: int = 5
+    label: str = "label"
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -63,7 +65,7 @@ class Table:
         """The same table without some subjects, for example those who have withdrawn."""
         kept = np.array([subject not in subjects for subject in self.subjects], dtype=bool)
         names = tuple(subject for subject in self.subjects if subject not in subjects)
-        return Table(self.columns, self.x[kept], self.y[kept], self.classes, names, self.floor)
+        return replace(self, x=self.x[kept], y=self.y[kept], subjects=names)
 
 
 def columns(plan: Plan) -> tuple[Column, ...]:

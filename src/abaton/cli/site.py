@@ -1,0 +1,95 @@
+"""``abaton site``: a hospital's side of a study."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from abaton.cli.output import emit, note, table
+from abaton.errors import SettingsError
+
+if TYPE_CHECKING:
+    from abaton.site import Check
+
+app = typer.Typer(
+    help="Start a site's document, and check what a site has for a study.", no_args_is_help=True
+)
+
+
+@app.command()
+def check(
+    study: Path = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False),
+    *,
+    site: Path = typer.Option(Path("site.toml"), "--site", help="The site's document."),
+    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Count who is read, eligible, consented and kept for a study, and why others are not; never a value.
+
+    Numbers of people below the smallest count are masked. Exit code 1: nobody comes through.
+    """
+    from abaton.site import SiteError, check_site, load_site, open_site
+    from abaton.study import load_study
+
+    document = load_study(study)
+    try:
+        file = load_site(site)
+        found = check_site(open_site(file, document, datetime.now(UTC), step=note))
+    except SiteError as error:
+        if json:
+            emit({"ok": False, "problems": [str(problem) for problem in error.problems]})
+        for problem in error.problems:
+            note(str(problem))
+        raise typer.Exit(SettingsError.exit_code) from None
+    if json:
+        emit(
+            {"site": file.document.site.id, "study": document.study.id, "hash": document.hash, **found.row()}
+        )
+    else:
+        _print(found, f"{file.document.site.name} in {document.study.title}")
+    if not found.usable:
+        raise typer.Exit(1)
+
+
+@app.command()
+def new(
+    file: Path = typer.Argument(Path("site.toml"), help="Where to write it; must not exist yet."),
+    *,
+    identifier: str = typer.Option("my-site", "--id", help="The site's id."),
+) -> None:
+    """Write a first site document with comments, ready to be changed."""
+    from abaton.site import site_from_toml, starter
+
+    text = starter(file.name, identifier=identifier)
+    site_from_toml(text, str(file))
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise SettingsError(
+            "there is already a file", where=str(file), remedy="choose another name; nothing is overwritten"
+        ) from None
+    except OSError as error:
+        raise SettingsError(
+            "the file cannot be written", where=str(file), remedy=error.strerror or ""
+        ) from None
+    typer.echo(str(file))
+
+
+def _print(found: Check, title: str) -> None:
+    rows: list[tuple[str, str, str]] = []
+    for step in found.steps:
+        rows += [("", why, cell.text) for why, cell in step.reasons.items()]
+        rows.append((step.stage.value, "", step.reached.text))
+    table(title, ["stage", "left out because", "subjects"], rows)
+    table("records read", ["type", "records"], list(found.read.items()))
+    if found.left_out:
+        table("records kept back", ["what", "records"], list(found.left_out.items()))
+    if found.set_aside:
+        aside = [(why, count, ", ".join(places)) for why, (count, places) in found.set_aside.items()]
+        table("set aside", ["reason", "count", "where"], aside)
+    for remark in found.remarks:
+        note(remark)
+    note(f"numbers of people below {found.floor} are not told; neither is what would give them away")

@@ -1,0 +1,76 @@
+"""What a site keeps on its own disk: the learner's memory, and its last answer.
+
+It is written before the answer is sent. A process that dies in between finds its answer there when it is asked again,
+and sends the same bytes: the learner's memory never moves on twice for one task, and noise is never drawn again for
+another update.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abaton.errors import StoreError
+from abaton.files import replacing
+from abaton.learning import Learner
+from abaton.store import digest_of, writing
+
+_ANSWER, _PAYLOAD = "answer", "payload"
+
+
+class SiteState:
+    """One learner's file in a folder that belongs to its site."""
+
+    def __init__(self, folder: Path, learner: str) -> None:
+        self.path = folder / f"{digest_of(learner.encode())[:32]}.safetensors"
+        self._seen: tuple[int, int] | None = None
+
+    def answered(self, task: str) -> tuple[dict[str, Any], bytes] | None:
+        """The answer to a task, if it is the last one that was answered."""
+        if not self.path.exists():
+            return None
+        arrays, answer = self._read()
+        return (answer, arrays[_PAYLOAD].tobytes()) if answer["key"] == task else None
+
+    def refresh(self, learner: Learner) -> None:
+        """Let a learner remember what was written last, if that has changed since it was read here."""
+        try:
+            about = self.path.stat()
+        except FileNotFoundError:
+            return
+        if (seen := (about.st_ino, about.st_mtime_ns)) != self._seen:
+            arrays, _ = self._read()
+            learner.restore({name: a for name, a in arrays.items() if name != _PAYLOAD})
+            self._seen = seen
+
+    def save(self, learner: Learner, answer: Mapping[str, Any], payload: bytes) -> None:
+        """Write what the learner keeps and what it is about to answer: all of it or nothing."""
+        from safetensors.numpy import save
+
+        arrays = {name: np.ascontiguousarray(values) for name, values in learner.kept.items()}
+        arrays[_PAYLOAD] = np.frombuffer(payload, np.uint8)
+        with writing(self.path.parent):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.path) as begun:
+                begun.write_bytes(save(arrays, metadata={_ANSWER: json.dumps(answer)}))
+            about = self.path.stat()
+            self._seen = (about.st_ino, about.st_mtime_ns)
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.path, "np") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}, json.loads(  # noqa: SIM118
+                    file.metadata()[_ANSWER]
+                )
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            raise StoreError(
+                "what the site's learner keeps cannot be read",
+                where=str(self.path),
+                remedy="restore the file from a backup, or remove it: the learner then begins anew",
+            ) from error

@@ -1,0 +1,120 @@
+"""Anonymity enforced on tables of features: every person hides among k over all sites, before anything is learned.
+
+Sites tell how many of their subjects have each combination of quasi-identifiers (the study's ``[privacy.anonymity]``,
+whose columns are inputs or the label); :func:`~abaton.records.anonymity.federated.choose` finds the ranges that lose
+least over all of them; every site shows its table in these ranges. A number becomes the middle of its range, and what
+lies in a range without an end its edge; what is not told at all is missing; who does not hide among k is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from abaton.errors import SettingsError
+from abaton.records.anonymity import AnonymitySettings
+from abaton.records.anonymity.encoding import encode
+from abaton.records.anonymity.federated import Choice, Histogram, show, site_histogram
+from abaton.records.anonymity.files import recoded_frame
+from abaton.records.features.tables import Table, groups
+
+Floats = NDArray[np.float64]
+
+_ROW = "subject row"
+_WHOLE = re.compile(r"(-?\d+)-(-?\d+)")
+_HALF_OPEN = re.compile(r"\[(\S+), (\S+)\)")
+_OPEN = re.compile(r"(?:<|>=)(\S+)")
+
+
+def histogram(table: Table, settings: AnonymitySettings) -> Histogram:
+    """What a site tells: how many of its subjects have each combination, where it has at least the local floor."""
+    return site_histogram(encode(_frame(table, settings), settings), floor=settings.local_floor)
+
+
+def hidden(table: Table, choice: Choice, settings: AnonymitySettings) -> Table:
+    """A site's table in the ranges that were chosen for all sites; who does not hide in them is left out."""
+    frame = _frame(table, settings)
+    counted = encode(frame, settings)
+    shown = show(counted, choice, settings, floor=settings.local_floor)
+    asked = replace(settings, keep=(*settings.keep, _ROW))
+    rows = recoded_frame(frame.lazy(), counted, shown, asked).collect()
+    kept = rows[_ROW].to_numpy()
+    x = table.x[kept]
+    for quasi, level in zip(settings.quasi_identifiers, choice.node, strict=True):
+        if level and quasi.column != table.label:
+            _coarsen(table, x, quasi.column, rows[quasi.column].to_list())
+    subjects = tuple(table.subjects[i] for i in kept)
+    return replace(table, x=x, y=table.y[kept], subjects=subjects)
+
+
+def _frame(table: Table, settings: AnonymitySettings) -> pl.DataFrame:
+    """The columns that the study's anonymity speaks of, one row per subject."""
+    made: dict[str, object] = {}
+    for name in settings.columns:
+        if name == table.label:
+            made[name] = [table.classes[y] if table.classes else f"{y:.15g}" for y in table.y]
+        else:
+            made[name] = _cells(table, name)
+    return pl.DataFrame({**made, _ROW: np.arange(len(table))})
+
+
+def _cells(table: Table, name: str) -> list[str | None]:
+    places = _places(table, name)
+    if len(places) == 1 and table.columns[places[0]].measured:
+        return [None if np.isnan(value) else f"{value:.15g}" for value in table.x[:, places[0]]]
+    return [None if group == "missing" else group for group in groups(table, name)]
+
+
+def _places(table: Table, name: str) -> list[int]:
+    found = [
+        i
+        for i, column in enumerate(table.columns)
+        if column.input == name and column.name != f"{name} missing"
+    ]
+    if not found:
+        raise SettingsError(
+            f"'{name}' is neither an input nor the label",
+            where="privacy.anonymity",
+            remedy="name inputs of [features]",
+        )
+    return found
+
+
+def _coarsen(table: Table, x: Floats, name: str, labels: list[str | None]) -> None:
+    """Put what a subject's range says in the place of the value; the indicator says no more than the range."""
+    places = _places(table, name)
+    names = [table.columns[i].name.removeprefix(f"{name}=") for i in places]
+    for row, label in enumerate(labels):
+        if len(places) == 1 and table.columns[places[0]].measured:
+            x[row, places] = middle(label)
+        elif label in names:
+            x[row, places] = [float(each == label) for each in names]
+        elif label not in ("yes", "no"):
+            x[row, places] = np.nan
+    untold = np.isnan(x[:, places]).any(axis=1)
+    for i, column in enumerate(table.columns):
+        if column.name == f"{name} missing":
+            x[:, i] = untold
+        elif i in places and not column.pooled:
+            x[untold, i] = 0.0
+
+
+def middle(label: str | None) -> float:
+    """The number that stands for a range; not a number if the range says nothing.
+
+    >>> middle("30-39"), middle("[0.5, 1)"), middle(">=70"), middle("41"), middle("*")
+    (35.0, 0.75, 70.0, 41.0, nan)
+    """
+    text = label or ""
+    if match := _WHOLE.fullmatch(text):
+        return (float(match[1]) + float(match[2]) + 1) / 2
+    if match := _HALF_OPEN.fullmatch(text):
+        return (float(match[1]) + float(match[2])) / 2
+    try:
+        return float(match[1] if (match := _OPEN.fullmatch(text)) else text)
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,57 @@
+"""The site: where a hospital's records are, what it asks beyond the study, and its part of the pipeline."""
+
+from abaton.site.answers import ServerError
+from abaton.site.bulk import BulkSource, Wanted
+from abaton.site.checking import Check, check_site
+from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, StatedGround, subject_tag
+from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
+from abaton.site.funnel import Funnel, Stage
+from abaton.site.masking import masked, told
+from abaton.site.opening import open_site
+from abaton.site.queries import Query, queries
+from abaton.site.reading import SiteError, SiteFile, load_site, site_from_toml, smallest_count
+from abaton.site.rest import RestSource
+from abaton.site.site import KeptSubject, Site
+from abaton.site.smart import Tokens
+from abaton.site.sources import Faults, FileSource, Source
+from abaton.site.starting import starter
+from abaton.site.web import Web
+
+__all__ = [
+    "BulkSource",
+    "Check",
+    "ConsentGate",
+    "Faults",
+    "FileSource",
+    "Funnel",
+    "KeptSubject",
+    "Limits",
+    "Permission",
+    "Query",
+    "RecordsPart",
+    "RegisteredConsents",
+    "RestSource",
+    "Rules",
+    "ServerError",
+    "Site",
+    "SiteDocument",
+    "SiteError",
+    "SiteFile",
+    "SiteRule",
+    "Source",
+    "Stage",
+    "StatedGround",
+    "Tokens",
+    "Wanted",
+    "Web",
+    "check_site",
+    "load_site",
+    "masked",
+    "open_site",
+    "queries",
+    "site_from_toml",
+    "smallest_count",
+    "starter",
+    "subject_tag",
+    "told",
+]

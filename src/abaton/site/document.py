@@ -1,0 +1,271 @@
+"""The site's document, ``site.toml``: where a hospital's records are, and what it asks beyond the study.
+
+Invariants:
+(1) it can only take away: its rules may remove or coarsen, its numbers may only be stricter than the study's;
+(2) it holds no secret: keys are named by the path of their file;
+(3) on conflict between site and study, the site wins.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, time
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from abaton.errors import SettingsError
+from abaton.records.elements import resources
+from abaton.records.need import Dates, Rule
+from abaton.records.plan import Plan
+from abaton.study.values import Part, Text, fault
+
+_FILES = frozenset({"paths"})
+_WEB = frozenset({"url", "work", "page", "timeout", "retries", "hosts", "ca", "smart"})
+_BULK = frozenset({"level", "group", "since", "wait"})
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def _place(text: str) -> str:
+    """A path, never what should be in the file."""
+    if "\n" in text or "-----BEGIN" in text or len(text) > 1000 or text != text.strip() or not text:
+        raise fault("this is not the path of a file", "write the path here, and the key into its own file")
+    return text
+
+
+def _resource_type(name: str) -> str:
+    if name not in resources():
+        raise fault(f"R4 has no resource type '{name[:64]}'", "use an R4 resource type")
+    return name
+
+
+def _address(url: str) -> str:
+    """An address that may be asked: https, or http on this machine; nothing hidden in it."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if not host or parts.scheme not in ("https", "http") or parts.query or parts.fragment:
+        raise fault("this is not the address of a server", "write it as https://host/path")
+    if parts.username is not None or parts.password is not None:
+        raise fault("the address holds a name or a password", "use [records.smart]; no secret stands here")
+    if parts.scheme == "http" and host not in _LOOPBACK:
+        raise fault("records would travel unencrypted", "use https; http is for this machine alone")
+    return url.rstrip("/")
+
+
+def _without_password(place: str) -> str:
+    if "://" in place and re.search(r"//[^/@]*:[^/@]+@", place):
+        raise fault("the address holds a password", "use a .pgpass file; no secret stands here")
+    return place
+
+
+Place = Annotated[str, AfterValidator(_place)]
+Address = Annotated[str, AfterValidator(_address)]
+ResourceType = Annotated[str, AfterValidator(_resource_type)]
+Host = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")]
+
+
+class Identity(Part):
+    """Who the site is. The id enters every pseudonym, so it must not change during a study."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Text
+
+
+class Kind(StrEnum):
+    """Where records come from."""
+
+    DIRECTORY = "directory"
+    NDJSON = "ndjson"
+    FHIR = "fhir"
+    BULK = "bulk"
+
+
+class Smart(Part):
+    """How the site shows a FHIR server that it may read: SMART Backend Services, a signed assertion."""
+
+    client: Annotated[str, Field(pattern=r"^[!-~]{1,500}$")]
+    key: Place
+    key_id: Annotated[str, Field(pattern=r"^[!-~]{1,200}$")]
+    algorithm: Literal["ES384", "RS384"] = "ES384"
+    token_url: Address | None = None
+    scopes: tuple[Annotated[str, Field(pattern=r"^[!-~]{1,200}$")], ...] = ()
+
+
+class RecordsPart(Part):
+    """Where the records are, and how they are read."""
+
+    kind: Kind
+    paths: tuple[Place, ...] = ()
+    url: Address | None = None
+    work: Place = "work"
+    page: int = Field(200, ge=1, le=10_000)
+    timeout: float = Field(60, ge=0.05, le=3600)
+    retries: int = Field(5, ge=0, le=20)
+    hosts: tuple[Host, ...] = ()
+    ca: Place | None = None
+    smart: Smart | None = None
+    level: Literal["system", "patient", "group"] = "patient"
+    group: Annotated[str, Field(pattern=r"^[A-Za-z0-9\-.]{1,64}$")] | None = None
+    since: datetime | None = None
+    wait: float = Field(24, gt=0, le=24 * 14)
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        allowed = {"kind"} | {
+            Kind.DIRECTORY: _FILES,
+            Kind.NDJSON: _FILES,
+            Kind.FHIR: _WEB,
+            Kind.BULK: _WEB | _BULK,
+        }[self.kind]
+        if strange := sorted(self.model_fields_set - allowed):
+            raise fault(
+                f"'{strange[0]}' does not belong to kind = '{self.kind.value}'",
+                f"this kind has {', '.join(sorted(allowed - {'kind'}))}",
+            )
+        if "paths" in allowed and not self.paths:
+            raise fault("it is not said where the records are", "write paths = ['records']")
+        if "url" in allowed and self.url is None:
+            raise fault("it is not said which server is asked", "write url = 'https://host/fhir'")
+        if (self.level == "group") != (self.group is not None):
+            raise fault("'group' and level = 'group' belong together", "give both, or neither")
+        if self.since is not None and self.since.tzinfo is None:
+            raise fault("'since' has no time zone", "write it as 2026-01-31T00:00:00Z")
+        return self
+
+
+class SiteRule(Part):
+    """One rule of the site, applied to what the study's rules let through: it removes or coarsens."""
+
+    path: Text
+    method: str
+    settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _only_stricter(self) -> Self:
+        name = f"{self.method} {self.path}"
+        if self.method not in ("redact", "generalise"):
+            raise fault(
+                f"the site's rule '{name}' could be weaker than the study's",
+                "a site's rule may only 'redact' or 'generalise'",
+            )
+        try:
+            Plan((self.plain(),))
+        except SettingsError as error:
+            raise fault(f"the site's rule '{name}' is not understood: {error.what}", error.remedy) from None
+        return self
+
+    def plain(self) -> Rule:
+        """The rule as the de-identifier takes it."""
+        return Rule(
+            self.path, self.method, tuple((key, _word(value)) for key, value in self.settings.items())
+        )
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+class Rules(Part):
+    """What the site asks beyond the study. Everything here may only be stricter."""
+
+    k: int | None = Field(None, ge=2)
+    smallest_count: int | None = Field(None, ge=1)
+    dates: Dates | None = None
+    never: tuple[ResourceType, ...] = ()
+    deidentification: tuple[SiteRule, ...] = ()
+
+
+class ConsentPart(Part):
+    """Why records may be used: a registry of consents, or a lawful ground that the site itself answers for."""
+
+    registry: Annotated[Place, AfterValidator(_without_password)] | None = None
+    ground: Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.registry is None) == (self.ground is None):
+            raise fault(
+                "nothing may be used without a consent in force or a stated ground",
+                "give 'registry' (a path) or 'ground' (a sentence), one of them",
+            )
+        return self
+
+
+class Keys(Part):
+    """The files that hold the site's keys; never the keys themselves."""
+
+    study: Place | None = None
+    tags: Place | None = None
+    ring: Place | None = None
+
+
+class Hours(Part):
+    """The time of day in which the site's machine may work, in the site's local time; it may run past midnight.
+
+    >>> Hours(start="20:00", end="06:00").open_at(time(23, 30))
+    True
+    """
+
+    start: str
+    end: str
+
+    @model_validator(mode="after")
+    def _times(self) -> Self:
+        pattern = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
+        if not pattern.fullmatch(self.start) or not pattern.fullmatch(self.end) or self.start == self.end:
+            raise fault("this is not a stretch of the day", "write { start = '20:00', end = '06:00' }")
+        return self
+
+    def open_at(self, moment: time) -> bool:
+        """Whether work may be done at a time of day."""
+        now = moment.strftime("%H:%M")
+        if self.start < self.end:
+            return self.start <= now < self.end
+        return now >= self.start or now < self.end
+
+
+class Limits(Part):
+    """How much of the site's machine a study may use."""
+
+    threads: int = Field(1, ge=1, le=1024)
+    memory: int = Field(2048, ge=64, description="MiB")
+    batch: int | None = Field(None, ge=1)
+    hours: Hours | None = None
+
+
+class SiteDocument(Part):
+    """One site, complete and checked: what ``site.toml`` says."""
+
+    site: Identity
+    records: RecordsPart
+    rules: Rules = Rules()
+    consent: ConsentPart
+    keys: Keys = Keys()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _known_by_tags(self) -> Self:
+        if self.consent.registry is not None and self.keys.tags is None:
+            raise fault(
+                "a registry knows people by tags, and no key for them is named",
+                "write tags = 'tags.key' under [keys]",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        inside = [PurePath(place) for place in (self.keys.study, self.keys.tags, self.keys.ring) if place]
+        for place in inside:
+            if PurePath(self.records.work) in place.parents:
+                raise fault(
+                    "a key lies in the folder that is emptied after use", "keep keys outside records.work"
+                )
+        return self

@@ -1,0 +1,54 @@
+"""Time at the edge: how long an answer may take, how often it is asked for again, and how long to pause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+PAGE_TIME = 300.0
+FILE_TIME = 6 * 3600.0
+_LONGEST_PAUSE = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time as the outside world has it; tests give another."""
+
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an answer may take, and how often it is asked for again."""
+
+    timeout: float = 60.0
+    retries: int = 5
+    page_time: float = PAGE_TIME
+    file_time: float = FILE_TIME
+
+
+def pause_before(attempt: int, asked: float | None = None) -> float:
+    """How long to wait before an attempt: what the server asked for, or twice as long each time.
+
+    >>> [pause_before(n) for n in (1, 2, 3, 20)], pause_before(1, 7.0)
+    ([1.0, 2.0, 4.0, 300.0], 7.0)
+    """
+    return min(_LONGEST_PAUSE, 2.0 ** (attempt - 1) if asked is None else asked)
+
+
+def asked_pause(headers: Mapping[str, str], now: float) -> float | None:
+    """How long the server asks to wait (``Retry-After``): seconds, or until a date.
+
+    >>> asked_pause({"retry-after": "120"}, 0.0)
+    120.0
+    """
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(min(int(text[:9]), 86_400))
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None

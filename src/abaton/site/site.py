@@ -1,0 +1,206 @@
+"""A site at work: read, eligible, consented, kept, as a stream that counts why people drop out.
+
+Invariants:
+(1) nothing leaves the pipeline but :class:`~abaton.records.stages.Deidentified` records, of consented subjects;
+(2) every subject that is read is counted at every stage it reaches, and once where it stops, with a reason;
+(3) memory is bounded by the records of one subject; temporary files are removed when the stream ends;
+(4) no reason and no count ever holds a value of a record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from abaton.errors import Refused
+from abaton.governance import Action
+from abaton.records.anonymity import AnonymitySettings
+from abaton.records.apart import apart
+from abaton.records.deidentify import Deidentifier
+from abaton.records.features import Featurised, featurise
+from abaton.records.need import Need
+from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.stages import Consented, Deidentified, Record
+from abaton.records.tally import Tally
+from abaton.site.consent import ConsentGate, Permission
+from abaton.site.document import SiteDocument
+from abaton.site.funnel import Funnel, Stage
+from abaton.site.grouping import Grouping, Subject
+from abaton.site.queries import types_of
+from abaton.site.reading import smallest_count, weaker
+from abaton.site.sources import Faults, Source
+from abaton.study import Study, judge
+
+_TOO_LARGE = "has more records than limits.memory allows"
+_NOTHING = "has no record that the study needs"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSubject:
+    """A consented subject's de-identified records.
+
+    ``subject`` is the Patient's id at the site, to ask for consent again at every round; it never leaves the
+    site. ``identity`` is the new one, under which the records speak of the person.
+    """
+
+    subject: str
+    identity: str
+    records: tuple[Deidentified, ...]
+
+    @property
+    def key(self) -> str:
+        """How the records, and so the rows of views and tables, name the person."""
+        return f"Patient/{self.identity}"
+
+    def __repr__(self) -> str:
+        return f"KeptSubject({self.identity})"
+
+
+@dataclass
+class Site:
+    """One site in one study.
+
+    Args:
+        document: What ``site.toml`` says.
+        study: The study.
+        source: Where the records come from.
+        gate: Who knows the consents.
+        names: The study's pseudonyms at this site.
+        now: The moment for which consents are asked and ages counted.
+        scratch: Where the temporary file is made.
+    """
+
+    document: SiteDocument
+    study: Study
+    source: Source
+    gate: ConsentGate
+    names: Pseudonyms
+    now: datetime
+    scratch: Path | None = None
+    funnel: Funnel = field(default_factory=Funnel, init=False)
+    read: Counter[str] = field(default_factory=Counter, init=False)
+    left_out: Counter[str] = field(default_factory=Counter, init=False)
+    tally: Tally = field(default_factory=Tally, init=False)
+
+    def __post_init__(self) -> None:
+        if found := next(weaker(self.document, self.study), None):
+            raise Refused(found[1], where="the site's rules", remedy=found[2])
+
+    @property
+    def faults(self) -> Faults:
+        """What could not be read, or belongs to nobody."""
+        return self.source.faults
+
+    @property
+    def need(self) -> Need:
+        """What the study needs, today."""
+        return self.study.need(self.now.date())
+
+    @property
+    def anonymity(self) -> AnonymitySettings | None:
+        """What is asked of the whole table: the study's settings, with the site's k where that is larger."""
+        asked = self.study.privacy.anonymity
+        return None if asked is None else replace(asked, k=max(asked.k, self.document.rules.k or 0))
+
+    def kept(self) -> Iterator[KeptSubject]:
+        """Every subject that is read, eligible and consented, with what is kept of their records."""
+        self.funnel, self.read, self.left_out, self.tally = Funnel(), Counter(), Counter(), Tally()
+        self.faults.clear()
+        cleaner = _Cleaner(self)
+        for subject in self._subjects():
+            self.funnel.reach(Stage.READ)
+            if reason := self._not_eligible(subject):
+                self.funnel.stop(Stage.ELIGIBLE, reason)
+                continue
+            self.funnel.reach(Stage.ELIGIBLE)
+            permission = self.gate(subject.id, "", self.now)
+            if not permission.allowed:
+                self.funnel.stop(Stage.CONSENTED, permission.reason)
+                continue
+            self.funnel.reach(Stage.CONSENTED)
+            try:
+                records = cleaner(subject, permission)
+            except Refused as error:
+                self.funnel.stop(Stage.KEPT, f"refused: {error.what}")
+                continue
+            if not records:
+                self.funnel.stop(Stage.KEPT, _NOTHING)
+                continue
+            self.funnel.reach(Stage.KEPT)
+            yield KeptSubject(subject.id, self.names.identity("Patient", subject.id), records)
+        self.tally = cleaner.tally()
+
+    def records(self) -> Iterator[Deidentified]:
+        """All records that are kept, subject by subject."""
+        for subject in self.kept():
+            yield from subject.records
+
+    def table(self) -> Featurised:
+        """The study's table of this site: one row for every kept subject that has what the study needs.
+
+        Raises:
+            SettingsError: The study has no features.
+        """
+        plan = replace(self.study.plan(), floor=smallest_count(self.document, self.study))
+        made = featurise(plan, self.records())
+        self.funnel = self.funnel.with_rows(made.rows, made.lost)
+        return made
+
+    def may_use(self, subject: str, moment: datetime, action: Action = Action.TRAIN) -> Permission:
+        """Whether a subject's records may be used at some moment: asked again before every round."""
+        return self.gate(subject, "", moment, action)
+
+    def _subjects(self) -> Iterator[Subject]:
+        wanted = types_of(self.need, self.study.eligibility)
+        with closing(Grouping(wanted, self.faults, self.scratch, self.document.limits.memory)) as grouping:
+            for record in self.source.records():
+                grouping.add(record)
+            self.read = grouping.read
+            yield from grouping.subjects()
+        self.source.close()
+
+    def _not_eligible(self, subject: Subject) -> str:
+        if subject.too_large:
+            return _TOO_LARGE
+        contents = [record.content for record in subject.records]
+        reasons = judge(self.study.eligibility, contents, self.now.date()).reasons
+        return reasons[0] if reasons else ""
+
+
+class _Cleaner:
+    """From a consented subject's records to de-identified ones: the study's rules first, then the site's."""
+
+    def __init__(self, site: Site) -> None:
+        rules, need = site.document.rules, site.need
+        self._site, self._leaving = site, need.types | {"Patient"}
+        self._first = Deidentifier(need, site.names, year=site.now.year)
+        extra = tuple(rule.plain() for rule in rules.deidentification)
+        coarser = rules.dates if rules.dates is not need.deidentification.dates else None
+        self._second = self._first.stricter(extra, coarser) if extra or coarser else None
+        self.tally = self._first.tally
+
+    def __call__(self, subject: Subject, permission: Permission) -> tuple[Deidentified, ...]:
+        kinds = self._leaving & {record.type for record in subject.records}
+        held_back = {kind: why for kind in kinds if (why := self._held_back(subject.id, kind))}
+        entries = []
+        for url, record in subject.entries:
+            if record.type in held_back:
+                self._site.left_out[f"{record.type}: {held_back[record.type]}"] += 1
+            else:
+                entries.append({"resource": record.content, **({"fullUrl": url} if url else {})})
+        bundle = Record({"resourceType": "Bundle", "type": "collection", "entry": entries})
+        made = self._first(Consented.on_ground(bundle, permission.ground))
+        if made is not None and self._second is not None:
+            made = self._second(made)
+        return () if made is None else tuple(apart(made))
+
+    def _held_back(self, subject: str, kind: str) -> str:
+        """Why a type of a subject's records stays: the site never gives it, or the consent leaves it out."""
+        site = self._site
+        if kind in site.document.rules.never:
+            return "the site never gives this type"
+        return "" if site.gate(subject, kind, site.now).allowed else "not covered by the consent"

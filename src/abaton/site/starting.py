@@ -1,0 +1,81 @@
+"""A first ``site.toml``, with a comment on every section, for a hospital to change."""
+
+from __future__ import annotations
+
+from string import Template
+
+_TEMPLATE = Template("""\
+# What a site says about itself. Every key is explained in docs/site.md.
+# Check it against a study:  abaton site check study.toml --site $file
+# Paths are meant from the folder of this file. No secret stands here: keys are named by their files.
+
+[site]
+id = "$id"                    # enters every pseudonym: do not change it during a study
+name = "University Hospital"
+
+# Where the records are. One of four kinds:
+[records]
+kind = "ndjson"                 # files of lines, as a Bulk Data export gives them; also .ndjson.gz
+paths = ["records"]             # files and folders
+
+# kind = "directory"            # any FHIR JSON: single resources, Bundles, NDJSON
+# paths = ["records"]
+
+# kind = "fhir"                 # a FHIR server, by search
+# url = "https://fhir.hospital.example/r4"
+# page = 200                    # records asked for at a time
+# work = "work"                 # pages are kept here until read, then removed
+# timeout = 60                  # seconds without an answer
+# retries = 5
+
+# kind = "bulk"                 # a FHIR server, by Bulk Data export
+# url = "https://fhir.hospital.example/r4"
+# level = "group"               # "patient", "system", or "group" with its id
+# group = "cohort-7"
+# hosts = ["files.hospital.example"]   # where exported files may lie besides the server itself
+# wait = 24                     # hours that the server may prepare the export
+
+# How the site shows the server that it may read (SMART Backend Services).
+# [records.smart]
+# client = "abaton-at-hospital"
+# key = "keys/smart.pem"        # P-384 for ES384, RSA for RS384; chmod 600
+# key_id = "2026-1"
+# algorithm = "ES384"
+
+# What the site asks beyond the study. Everything here may only be stricter; a weaker rule is refused.
+[rules]
+# k = 10                        # everybody hides among at least so many
+# smallest_count = 10           # smaller numbers of people are not printed
+# dates = "remove"              # "year" or "remove"
+never = ["Media", "Binary"]     # types that are never given, whatever a study asks
+# [[rules.deidentification]]    # applied to what the study's rules let through
+# path = "Observation.valueQuantity"
+# method = "generalise"         # or "redact"
+# settings = { to = "bins", width = 5 }
+
+# Why records may be used: one of the two.
+[consent]
+ground = "Ethics committee of the hospital, vote 7/2026"   # the site answers for it, for everybody
+# registry = "governance.db"    # a consent for every person, pinned to the study document
+
+[keys]
+study = "study.key"             # abaton records key study.key
+# tags = "tags.key"             # under which people are known in the registry
+# ring = "keys.json"            # the site's own keys: abaton keys new
+
+[limits]
+threads = 1
+memory = 2048                   # MiB
+# batch = 64
+# hours = { start = "20:00", end = "06:00" }
+""")
+
+
+def starter(file: str, *, identifier: str = "my-site") -> str:
+    """The text of a first site document, which passes the check.
+
+    Args:
+        file: How the file will be called, for the comments.
+        identifier: The site's id.
+    """
+    return _TEMPLATE.substitute(file=file, id=identifier)

@@ -1,0 +1,286 @@
+"""Asking a FHIR server, carefully: one origin, bounded answers, patience with an end.
+
+Invariants:
+(1) nothing is asked of a host that the site has not named, whatever an answer says (links, redirects);
+(2) an answer larger or slower than the limits is given up, and none is held in memory beyond them;
+(3) what may pass (429, 502, 503, 504, a broken connection) is tried again with growing pauses, and
+``Retry-After`` is honoured; then it is given up with a clear word;
+(4) an error tells the status and the codes of an OperationOutcome, never its text: that may hold content;
+(5) certificates are always checked.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO
+from urllib.parse import urljoin
+
+import httpx
+
+from abaton.errors import Refused
+from abaton.site.answers import (
+    MAX_PAGE,
+    NDJSON,
+    Answer,
+    ServerError,
+    expect,
+    origin,
+    outcome_codes,
+    place_of,
+)
+from abaton.site.patience import Clock, Patience, asked_pause, pause_before
+
+MAX_FILE = 16 * 1024**3
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_MOST_REDIRECTS = 5
+_CHUNK = 1 << 16
+
+
+class _Passing(Exception):
+    """Something that may go better next time."""
+
+    def __init__(self, what: str, pause: float | None = None) -> None:
+        self.what, self.pause = what, pause
+        super().__init__(what)
+
+
+@dataclass
+class Web:
+    """One server, and the hosts beside it that the site has named.
+
+    Args:
+        base: The server's address.
+        hosts: Further hosts that may be asked over https, such as one that keeps the files of an export.
+        patience: How long to wait, how often to try.
+        ca: A file of certificates to trust instead of the usual ones.
+        clock: Time.
+    """
+
+    base: str
+    hosts: tuple[str, ...] = ()
+    patience: Patience = field(default_factory=Patience)
+    ca: str | None = None
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        try:
+            self._tls = ssl.create_default_context(cafile=self.ca) if self.ca else httpx.create_ssl_context()
+        except (OSError, ssl.SSLError):
+            raise ServerError(
+                "the certificates to trust cannot be read", where=str(self.ca), remedy="give a PEM file"
+            ) from None
+
+    def permitted(self, url: str) -> str:
+        """The address itself if it may be asked; anything else is refused (no request goes astray)."""
+        found = origin(url)
+        if found == origin(self.base):
+            return url
+        scheme, host, port = found
+        if scheme == "https" and any(
+            name in (host, f"{host}:{port}") and _usual(name, port) for name in self.hosts
+        ):
+            return url
+        raise Refused(
+            "the server points to another host",
+            where=place_of(self.base),
+            remedy="if that is meant, name the host under records.hosts",
+        )
+
+    def ask(
+        self,
+        url: str,
+        headers: Callable[[], Mapping[str, str]],
+        *,
+        method: str = "GET",
+        form: Callable[[], Mapping[str, str]] | None = None,
+        fine: frozenset[int] = frozenset({200}),
+        renew: Callable[[], None] | None = None,
+    ) -> Answer:
+        """Ask and take a whole answer of bounded size.
+
+        Args:
+            url: The address; it must be permitted.
+            headers: Makes the headers, anew for every attempt: a token may have been renewed.
+            method: GET, POST or DELETE.
+            form: Makes what a POST carries, anew for every attempt.
+            fine: The statuses that are an answer.
+            renew: Called once when the server says 401, to get a new token.
+        """
+
+        def once() -> Answer:
+            sent = form() if form else None
+            with self._open(url, headers(), method, sent, self.patience.page_time) as response:
+                body = b"".join(self._within(response, MAX_PAGE))
+                return Answer(response.status_code, response.headers, body)
+
+        return self._again(once, url, fine, renew)
+
+    def save(
+        self,
+        url: str,
+        headers: Callable[[], Mapping[str, str]],
+        target: IO[bytes],
+        *,
+        renew: Callable[[], None] | None = None,
+        sound: Callable[[], str] = str,
+    ) -> Answer:
+        """Ask for a file and write it down as it arrives; a broken attempt is begun again.
+
+        Args:
+            url: The address; it must be permitted.
+            headers: Makes the headers.
+            target: Where the bytes go; emptied at every attempt.
+            renew: Called once when the server says 401.
+            sound: Looks at what was written and says what is wrong with it, or nothing.
+        """
+
+        def once() -> Answer:
+            target.seek(0)
+            target.truncate()
+            with self._open(url, headers(), "GET", None, self.patience.file_time) as response:
+                if response.status_code != 200:
+                    body = b"".join(self._within(response, MAX_PAGE))
+                    return Answer(response.status_code, response.headers, body)
+                expect(response.headers, NDJSON, url)
+                for chunk in self._within(response, MAX_FILE):
+                    target.write(chunk)
+            target.flush()
+            if wrong := sound():
+                raise _Passing(wrong)
+            return Answer(200, response.headers)
+
+        return self._again(once, url, frozenset({200}), renew)
+
+    # One attempt
+
+    @contextmanager
+    def _open(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        method: str,
+        form: Mapping[str, str] | None,
+        longest: float,
+    ) -> Iterator[httpx.Response]:
+        """Open an answer. A watchdog closes the connection of a server that only drips."""
+        timeout = httpx.Timeout(self.patience.timeout)
+        client = httpx.Client(verify=self._tls, timeout=timeout, follow_redirects=False, trust_env=False)
+        late = threading.Event()
+
+        def close() -> None:
+            late.set()
+            client.close()
+
+        watchdog = threading.Timer(longest, close)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            for _ in range(_MOST_REDIRECTS + 1):
+                request = client.build_request(method, self.permitted(url), headers=dict(headers), data=form)
+                response = client.send(request, stream=True)
+                try:
+                    if response.status_code not in (301, 302, 303, 307, 308) or method != "GET":
+                        yield response
+                        return
+                    url = self._redirected(url, response.headers.get("location", ""))
+                finally:
+                    response.close()
+            raise Refused("the server redirects in a circle", where=place_of(url), remedy="check its address")
+        except (httpx.TransportError, httpx.StreamError, OSError, RuntimeError) as error:
+            raise _Passing("the answer takes too long" if late.is_set() else _told(error)) from None
+        finally:
+            watchdog.cancel()
+            client.close()
+
+    def _redirected(self, url: str, location: str) -> str:
+        target = urljoin(url, location)
+        if origin(target) != origin(url):
+            # The token must not follow to wherever an answer points.
+            raise Refused(
+                "the server redirects to another host",
+                where=place_of(url),
+                remedy="write that address into site.toml if it is the right one",
+            )
+        return target
+
+    def _within(self, response: httpx.Response, limit: int) -> Iterator[bytes]:
+        """The body, unpacked, up to a limit: a small packed answer may be a very large one."""
+        size = 0
+        for chunk in response.iter_bytes(_CHUNK):
+            size += len(chunk)
+            if size > limit:
+                raise Refused(
+                    f"an answer is larger than {limit:,} bytes",
+                    where=place_of(str(response.url)),
+                    remedy="ask for smaller pages with records.page",
+                )
+            yield chunk
+
+    # All attempts
+
+    def _again(
+        self, once: Callable[[], Answer], url: str, fine: frozenset[int], renew: Callable[[], None] | None
+    ) -> Answer:
+        what, renewed, attempt = "", renew is None, 0
+        while attempt <= self.patience.retries:
+            try:
+                answer = once()
+            except _Passing as passing:
+                what, pause = passing.what, passing.pause
+            else:
+                if answer.status in fine:
+                    return answer
+                if answer.status == 401 and not renewed and renew is not None:
+                    renewed = True
+                    renew()
+                    continue
+                if answer.status not in _PASSING:
+                    raise self._refusal(answer, url)
+                what = f"the server answers {answer.status}{outcome_codes(answer.body)}"
+                pause = asked_pause(answer.headers, self.clock.now())
+            attempt += 1
+            if attempt <= self.patience.retries:
+                self.clock.sleep(pause_before(attempt, pause))
+        raise ServerError(
+            f"{what}, {attempt} times" if attempt > 1 else what,
+            where=place_of(url),
+            remedy="try again later; what was fetched is kept",
+        )
+
+    def _refusal(self, answer: Answer, url: str) -> ServerError:
+        error = ServerError(
+            f"the server answers {answer.status}{outcome_codes(answer.body)}",
+            where=place_of(url),
+            remedy=_REMEDIES.get(answer.status, "ask whoever runs the server"),
+        )
+        error.status = answer.status
+        return error
+
+
+_REMEDIES = {
+    400: "the server does not understand the request: check records.url",
+    401: "the server does not know the site: check [records.smart]",
+    403: "the server knows the site but gives it nothing: ask for the scopes",
+    404: "there is nothing at that address: check records.url",
+}
+
+
+def _usual(name: str, port: int) -> bool:
+    return ":" in name or port == 443
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, httpx.ConnectError):
+        text = str(error).lower()
+        return (
+            "the server's certificate is not trusted"
+            if "certificate" in text
+            else "the server is not reached"
+        )
+    if isinstance(error, httpx.TimeoutException):
+        return "the server does not answer in time"
+    return "the connection broke off"

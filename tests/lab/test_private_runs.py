@@ -1,0 +1,128 @@
+"""Runs with a privacy budget: shown, enforced, and the same after a crash."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from abaton.cli.app import app
+from abaton.codecs import parse
+from abaton.control import SPENT, Asynchronous, ByStaleness, Privacy, Rules, Synchronous, TrainSettings
+from abaton.errors import SettingsError
+from abaton.lab import demo
+from abaton.lab.experiment import Experiment, resume, simulate, start
+from abaton.lab.privacy import plan
+from abaton.store import Journal, Store
+
+LINE = "clip(norm=0.5) | gaussian_noise(std=3) | {}"
+BUDGETS = {
+    "synchronous": {"pacing": Synchronous(quorum=2), "privacy": Privacy(4.0, 1e-5, 6.0)},
+    "asynchronous": {"pacing": Asynchronous(), "privacy": Privacy(4.0, 1e-5, 6.0)},
+    "readers": {
+        "pacing": Synchronous(participants=3, quorum=2),
+        "weighting": (ByStaleness("constant"),),
+        "privacy": Privacy(6.0, 1e-5, 6.0, "readers"),
+    },
+}
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash_after(count: int):
+    left = [count]
+
+    def watch(*_: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Crash
+
+    return watch
+
+
+def federation(kind: str, codec: str = "raw") -> Experiment:
+    train, test = demo.split(7, 0.1)
+    rules = Rules(
+        learners=4, rounds=500, training=TrainSettings(epochs=1, learning_rate=0.1), **BUDGETS[kind]
+    )
+    return Experiment(demo.network(), train, rules, parse(LINE.format(codec)), demo.PROFILES, validation=test)
+
+
+@pytest.mark.parametrize("codec", ["raw", "error_feedback | stc(sparsity=0.1)"])
+@pytest.mark.parametrize("kind", BUDGETS)
+def test_a_private_run_ends_within_its_budget_and_resumes_to_the_same_bits(
+    tmp_path, monkeypatch, kind, codec
+):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path) as store:
+        outcome = simulate(federation(kind, codec), Journal(store, "whole"))
+        assert outcome.reason == SPENT
+        spent = [model.metrics["epsilon"] for model in store.models("whole")]
+        assert spent == sorted(spent)
+        assert 0 < spent[-1] <= BUDGETS[kind]["privacy"].epsilon
+        assert len(spent) > 2
+        whole = [(m.digest, m.metrics["epsilon"]) for m in store.models("whole")]
+        for cut in (3, Journal(store, "whole").known - 2):
+            with pytest.raises(Crash):
+                simulate(federation(kind, codec), Journal(store, str(cut)), crash_after(cut))
+            again = simulate(federation(kind, codec), Journal(store, str(cut)))
+            assert again == outcome
+            assert [(m.digest, m.metrics["epsilon"]) for m in store.models(str(cut))] == whole
+
+
+def test_nothing_without_noise_is_sent(tmp_path):
+    with Store(tmp_path) as store:
+        simulate(federation("asynchronous"), Journal(store, "run"))
+        arrived = [body for kind, body in Journal(store, "run").rows() if kind == "Arrived"]
+    assert arrived
+    assert all(body["metrics"] == {} and body["score"] == [] for body in arrived)
+
+
+def test_the_demo_stops_shows_why_and_is_not_begun_again(tmp_path):
+    with Store(tmp_path) as store:
+        row = start(store, demo.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0))
+        assert (row.status, row.result["reason"]) == ("stopped", SPENT)
+        with pytest.raises(Crash):
+            start(store, demo.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0), crash_after(6))
+        again = resume(store, store.runs()[-1])
+        assert again.result == row.result
+    shown = CliRunner().invoke(app, ["show", row.run, "--store", str(tmp_path)])
+    assert "stopped (the privacy budget is spent)" in shown.stderr
+    assert "epsilon" in shown.stdout
+    data = json.loads(CliRunner().invoke(app, ["show", row.run, "--store", str(tmp_path), "--json"]).stdout)
+    assert 0 < data["epsilon"] <= 2.0
+    assert data["reason"] == SPENT
+
+
+def test_a_plan_says_how_many_rounds_fit():
+    made = plan(2.0, 1e-5, 100, "fixed", (10, 100), epsilon=2.0)
+    spent = {row["round"]: row["epsilon"] for row in made["rounds"]}
+    assert spent[10] < 2.0 < spent[20]
+    assert 10 < made["within"] < 20
+    assert plan(2.0, 1e-5, 5, epsilon=100.0)["within"] == 5
+
+
+def test_the_command_prints_the_plan():
+    run = CliRunner().invoke(app, ["lab", "privacy", "--noise", "4", "--rounds", "20", "--json"])
+    rows = json.loads(run.stdout)["rounds"]
+    assert [row["round"] for row in rows] == [1, 2, 5, 10, 20]
+    assert all(row["epsilon"] < row["zcdp"] for row in rows)
+    assert CliRunner().invoke(app, ["lab", "privacy", "--noise", "4"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (0.0, 1e-5, 9, "none", (1, 1), None),
+        (1.0, 2.0, 9, "none", (1, 1), None),
+        (1.0, 1e-5, 9, "coins", (1, 1), None),
+        (1.0, 1e-5, 9, "fixed", (3, 2), None),
+        (1.0, 1e-5, 9, "none", (1, 1), -1.0),
+    ],
+)
+def test_impossible_plans_are_refused(wrong):
+    with pytest.raises(SettingsError, match="privacy"):
+        plan(*wrong)

@@ -1,0 +1,118 @@
+"""What is kept of a run, what is removed, and that it can still be resumed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from abaton.cli.app import app
+from abaton.errors import SettingsError, StoreError
+from abaton.lab import demo
+from abaton.lab.experiment import build, resume, simulate, start
+from abaton.store import Journal, Keep, Store, plan, prune
+
+RECIPE = demo.recipe(seed=7, rounds=12, scale=0.1)
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash_after(count: int):
+    left = [count]
+
+    def watch(*_: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Crash
+
+    return watch
+
+
+def on_disk(store: Store, run: str) -> list[int]:
+    return [m.version for m in store.models(run) if store.vectors.path(m.digest).exists()]
+
+
+def test_the_last_every_kth_and_the_final_version_stay(tmp_path):
+    with Store(tmp_path) as store:
+        row = start(store, RECIPE)
+        made = plan(store, row, Keep(last=2, every=5))
+        assert [m.version for m in made.models] == [1, 2, 3, 4, 6, 7, 8, 9]
+        assert made.bytes > 8 * 4 * demo.network().layout.size
+        assert on_disk(store, row.run) == list(range(13)), "a plan removes nothing"
+        prune(store, made)
+        assert on_disk(store, row.run) == [0, 5, 10, 11, 12]
+        assert not store.payload_file(row.run).exists()
+        assert plan(store, row, Keep(last=2, every=5)).bytes == 0
+        with pytest.raises(StoreError, match="pruned"):
+            store.vectors.get(store.models(row.run)[3].digest)
+
+
+def test_models_that_another_run_names_stay(tmp_path):
+    with Store(tmp_path) as store:
+        first, second = start(store, RECIPE), start(store, RECIPE)
+        assert plan(store, first, Keep(last=1)).models == ()
+        assert len(on_disk(store, second.run)) == 13
+
+
+def test_a_run_that_was_cut_off_is_pruned_and_resumed_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path / "whole") as store:
+        expected = [m.digest for m in store.models(start(store, RECIPE).run)]
+    with Store(tmp_path / "cut") as store:
+        with pytest.raises(Crash):
+            start(store, RECIPE, crash_after(30))
+        (row,) = store.runs()
+        made = plan(store, row, Keep(last=1))
+        assert made.models
+        assert made.payloads is None, "it needs its updates"
+        prune(store, made)
+        assert resume(store, row).status == "finished"
+        assert [m.digest for m in store.models(row.run)] == expected
+
+
+def test_a_run_removes_what_falls_out_while_it_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    experiment = replace(build(RECIPE), keep=Keep(last=3, every=4))
+    with Store(tmp_path) as store:
+        most = [0]
+
+        def count(*_: object) -> None:
+            most[0] = max(most[0], sum(1 for _ in (tmp_path / "models").iterdir()))
+
+        simulate(experiment, Journal(store, "whole"), count)
+        assert on_disk(store, "whole") == [0, 4, 8, 10, 11, 12]
+        assert most[0] <= 7
+        with pytest.raises(Crash):
+            simulate(experiment, Journal(store, "cut"), crash_after(25))
+        simulate(experiment, Journal(store, "cut"))
+        assert [m.digest for m in store.models("cut")] == [m.digest for m in store.models("whole")]
+
+
+def test_the_command_says_first_and_removes_then(tmp_path):
+    with Store(tmp_path) as store:
+        row = start(store, RECIPE)
+    arguments = ["prune", row.run, "--last", "2", "--store", str(tmp_path), "--json"]
+    planned = json.loads(CliRunner().invoke(app, [*arguments, "--dry-run"]).stdout)
+    assert planned["runs"][0]["versions"] == 11
+    with Store(tmp_path) as store:
+        assert len(on_disk(store, row.run)) == 13
+        with store.holding(row.run):
+            held = json.loads(CliRunner().invoke(app, arguments).stdout)
+            assert (held["runs"], held["left_alone"]) == ([], [row.run])
+            with pytest.raises(StoreError, match="another process"):
+                prune(store, plan(store, row, Keep()))
+    done = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert done["runs"] == planned["runs"]
+    with Store(tmp_path) as store:
+        assert on_disk(store, row.run) == [11, 12]
+    assert "removed" in CliRunner().invoke(app, ["prune", "--store", str(tmp_path)]).stdout
+
+
+@pytest.mark.parametrize("wrong", [{"last": 0}, {"every": -1}])
+def test_impossible_retention_is_refused(wrong):
+    with pytest.raises(SettingsError, match="retention"):
+        Keep(**wrong)

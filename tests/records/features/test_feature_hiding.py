@@ -1,0 +1,94 @@
+"""Anonymity over the tables of several sites: everybody who is left shares their ranges with k - 1 others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abaton.errors import Refused, SettingsError
+from abaton.records.anonymity import AnonymitySettings, BandHierarchy, BinHierarchy, QuasiIdentifier
+from abaton.records.anonymity.federated import choose
+from abaton.records.features import Column, Table, hidden, histogram, pooled, scaled, statistics
+from abaton.records.features.hiding import middle
+
+COLUMNS = (
+    Column("age", "age", measured=True, pooled=True),
+    Column("sex=female", "sex", pooled=True),
+    Column("sex=male", "sex", pooled=True),
+    Column("sex=other", "sex", pooled=True),
+    Column("sex missing", "sex"),
+)
+ASKED = AnonymitySettings(
+    (QuasiIdentifier("age", BinHierarchy((5.0, 10.0, 50.0))), QuasiIdentifier("sex")),
+    k=3,
+    suppression_limit=0.3,
+)
+people = st.tuples(st.integers(20, 89), st.sampled_from("fmo-"))
+
+
+def table(rows):
+    x = np.zeros((len(rows), len(COLUMNS)))
+    for i, (age, sex) in enumerate(rows):
+        x[i, 0] = age
+        x[i, 1:4] = [np.nan] * 3 if sex == "-" else [sex == "f", sex == "m", sex == "o"]
+        x[i, 4] = sex == "-"
+    subjects = tuple(f"{i:03}" for i in range(len(rows)))
+    return Table(COLUMNS, x, np.arange(len(rows)) % 2, ("no", "yes"), subjects, 1, "ill")
+
+
+@given(sites=st.lists(st.lists(people, min_size=1, max_size=25), min_size=1, max_size=3))
+def test_everybody_who_is_left_hides_among_k(sites):
+    tables = [table(rows) for rows in sites]
+    try:
+        choice = choose([histogram(each, ASKED) for each in tables], ASKED)
+    except Refused:
+        return
+    shown = [hidden(each, choice, ASKED) for each in tables]
+    rows = Counter(tuple(np.nan_to_num(row, nan=-1.0).tolist()) for each in shown for row in each.x)
+    assert not rows or min(rows.values()) >= ASKED.k
+    assert sum(rows.values()) == sum(map(len, tables)) - choice.suppressed
+    for before, after in zip(tables, shown, strict=True):
+        assert set(after.subjects) <= set(before.subjects)
+        assert list(after.subjects) == sorted(after.subjects)
+    if all(len(each) for each in shown):
+        whole = pooled(statistics(each) for each in shown)
+        assert all(np.isfinite(scaled(each, whole).x).all() for each in shown)
+
+
+def test_numbers_become_the_middle_of_their_range():
+    made = table([(41, "m"), (42, "m"), (43, "m"), (57, "f"), (58, "f"), (56, "f")])
+    choice = choose([histogram(made, ASKED)], ASKED)
+    assert hidden(made, choice, ASKED).x[:, 0].tolist() == [42.5] * 3 + [57.5] * 3
+    assert hidden(made, choice, ASKED).x[:, 1].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_what_a_site_has_too_few_of_is_not_told():
+    floor = replace(ASKED, local_floor=3)
+    assert histogram(table([(41, "m")]), floor).counts == ()
+    assert histogram(table([(41, "m")] * 3), floor).counts == (3,)
+
+
+def test_the_label_may_be_asked_about_and_other_names_are_refused():
+    made = table([(41, "m")] * 4)
+    assert histogram(made, AnonymitySettings((QuasiIdentifier("ill"),), k=2)).counts == (2, 2)
+    with pytest.raises(SettingsError, match="neither an input nor the label"):
+        histogram(made, AnonymitySettings((QuasiIdentifier("zip"),), k=2))
+
+
+@pytest.mark.parametrize(
+    ("label", "number"), [("-10--1", -5), ("<18", 18), ("20-24", 22.5), ("[1.5, 2.5)", 2)]
+)
+def test_ranges_as_numbers(label, number):
+    assert middle(label) == number
+
+
+def test_bands_work_too():
+    asked = AnonymitySettings((QuasiIdentifier("age", BandHierarchy(((40.0, 60.0),))),), k=3)
+    made = table([(41, "m"), (42, "m"), (43, "m"), (70, "f"), (80, "f"), (90, "f")])
+    shown = hidden(made, choose([histogram(made, asked)], asked), asked)
+    assert shown.x[:, 0].tolist() == [50.0] * 3 + [60.0] * 3

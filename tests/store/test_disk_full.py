@@ -1,0 +1,151 @@
+"""A disk that is full at any write: one line, nothing half-written, and the run goes on once there is space."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from abaton.codecs import parse
+from abaton.control import POLICIES, Rules
+from abaton.engines import Checkpoints
+from abaton.engines.checkpoint import Checkpoint
+from abaton.errors import StoreError
+from abaton.lab import demo
+from abaton.lab.experiment import build, simulate
+from abaton.store import Journal, Store
+
+RECIPE = demo.recipe(seed=7, rounds=3, scale=0.1)
+SMALL = replace(build(RECIPE), memory=0)  # the newest models go to the slot file
+ASYNC = replace(SMALL, rules=Rules(learners=4, rounds=5, **POLICIES["AsyncFedAvg"]), codec=parse("raw"))
+
+
+class Full:
+    """A disk on which the n-th write fails in the middle."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+        self.left, self.writes = left, 0
+        path_open, pwrite = Path.open, os.pwrite
+
+        def counted(data: bytes, write) -> int:
+            self.writes += 1
+            if self.writes == self.left:
+                write(data[: len(data) // 2])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(data)
+
+        def opened(path: Path, mode: str = "r", *rest: object, **more: object) -> object:
+            file = path_open(path, mode, *rest, **more)
+            if isinstance(file, io.BufferedWriter | io.BufferedRandom):
+                real = file
+
+                class Counted:
+                    def write(self, data: bytes) -> int:
+                        return counted(data, real.write)
+
+                    def __getattr__(self, name: str) -> object:
+                        return getattr(real, name)
+
+                    def __enter__(self) -> Counted:
+                        return self
+
+                    def __exit__(self, *_: object) -> None:
+                        real.close()
+
+                return Counted()
+            return file
+
+        monkeypatch.setattr(Path, "open", opened)
+        monkeypatch.setattr(
+            os, "pwrite", lambda fd, data, at: counted(data, lambda part: pwrite(fd, part, at))
+        )
+
+
+@pytest.mark.parametrize("experiment", [SMALL, ASYNC], ids=["synchronous", "asynchronous, spilled"])
+def test_at_every_write_to_a_file_the_run_stops_cleanly_and_goes_on_later(tmp_path, monkeypatch, experiment):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path) as store, monkeypatch.context() as patch:
+        disk = Full(patch, left=-1)
+        outcome = simulate(experiment, Journal(store, "whole"))
+        expected = [m.digest for m in store.models("whole")]
+    assert disk.writes >= 7
+    for turn in range(1, disk.writes + 1):
+        folder = tmp_path / str(turn)
+        with Store(folder) as store:
+            with monkeypatch.context() as patch:
+                Full(patch, left=turn)
+                with pytest.raises(StoreError, match="No space left on device.*free space") as raised:
+                    simulate(experiment, Journal(store, "run"))
+            assert "\n" not in str(raised.value)
+            names = [p.name for p in folder.rglob("*") if p.is_file()]
+            assert not [n for n in names if n.startswith(".")], "nothing half-written is left"
+            for model in (folder / "models").glob("*.safetensors"):
+                store.vectors.get(model.stem)  # every file that is there is whole
+            assert simulate(experiment, Journal(store, "run")) == outcome
+            assert [m.digest for m in store.models("run")] == expected
+
+
+def until_full(store: Store) -> None:
+    for turn in range(40):
+        simulate(SMALL, Journal(store, f"run{turn}"))
+
+
+@pytest.mark.parametrize("pages", [1, 2, 4, 8, 12])
+def test_a_database_that_cannot_grow_is_one_line_and_the_run_goes_on_later(tmp_path, monkeypatch, pages):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path / "whole") as store:
+        outcome = simulate(SMALL, Journal(store, "run"))
+    with Store(tmp_path / "full") as store:
+        with store.reading() as connection:
+            size = connection.exec_driver_sql("PRAGMA page_count").scalar()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {size + pages - 1}")
+        with pytest.raises(StoreError, match="database or disk is full.*has space"):
+            until_full(store)
+        last = sorted(store.folder.glob("payloads/*.pack"), key=lambda p: p.stat().st_mtime)
+        assert last
+    with Store(tmp_path / "full") as store:
+        assert simulate(SMALL, Journal(store, last[-1].stem)) == outcome
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_old_one(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, "run")
+    checkpoints.write(Checkpoint(3, {}, {}))
+    with monkeypatch.context() as patch:
+        Full(patch, left=1)
+        with pytest.raises(StoreError, match="No space left on device"):
+            checkpoints.write(Checkpoint(9, {}, {}))
+    assert checkpoints.read().events == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kilobytes", [0, 3, 60, 200])
+def test_the_command_ends_with_one_line_when_files_cannot_grow(tmp_path, kilobytes):
+    """The system itself refuses to let any file grow: the store, the log, the pack, the models."""
+    command = [sys.executable, "-c", "from abaton.cli import main; main()"]
+    environment = {
+        **os.environ,
+        "ABATON_STORE": str(tmp_path),
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ""),
+    }
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, kilobytes << 10))  # noqa: E731
+    done = subprocess.run(
+        [*command, "demo", "--rounds", "60", "--json"],
+        env=environment, capture_output=True, text=True, preexec_fn=limit,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("abaton: ")
+    again = subprocess.run(
+        [*command, "runs", "--json"], env=environment, capture_output=True, text=True, check=True
+    )
+    for row in json.loads(again.stdout):
+        assert row["status"] == "interrupted"
+        subprocess.run([*command, "resume", row["run"]], env=environment, check=True, capture_output=True)
