@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier
+from tests.engines.flower.loop import LoopPost
 
 from abaton.codecs import Key, parse
 from abaton.control import (
@@ -49,7 +50,6 @@ from abaton.engines.flower import Desk, FlowerEngine, Lost, Network, Place
 from abaton.errors import LayoutError
 from abaton.learning import Examples, Learner, SklearnModel, Update
 from abaton.store import Journal, Store
-from tests.engines.flower.loop import LoopPost
 
 CODEC = parse("raw")
 MODEL = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=4, classes=2)

@@ -14,12 +14,13 @@ def through(parcel: Parcel) -> Parcel:
 
 
 class LoopPost:
-    """Nodes in this process; a test can take them away, or say what becomes of a message."""
+    """Nodes in this process; a test can take them away, let them be busy, or say what becomes of a message."""
 
     def __init__(self, desks: Mapping[int, Desk]) -> None:
         self.desks, self.sent = dict(desks), []
         self.answers: dict[str, Parcel | Lost] = {}
         self.fate = lambda desk, parcel: None
+        self.busy: set[int] = set()
 
     def nodes(self) -> Collection[int]:
         return list(self.desks)
@@ -35,4 +36,5 @@ class LoopPost:
         return letter
 
     def collect(self, letters: Collection[str]) -> Mapping[str, Parcel | Lost]:
-        return {letter: self.answers.pop(letter) for letter in letters if letter in self.answers}
+        there = [n for n in letters if n in self.answers and self.sent[int(n)][0] not in self.busy]
+        return {letter: self.answers.pop(letter) for letter in there}

@@ -1,15 +1,15 @@
 """The site's side: one message answered from the learner and from what the site keeps on its own disk.
 
-Flower starts a new process for every message, so nothing may live in memory: the learner's memory and its last answer,
-the models that differences are taken from, and what the controller said others have committed are files in a folder that
-belongs to the site, one for each run. All of it is written before the answer leaves.
+Flower starts a new process for every message, so nothing may live in memory: the learner's memory and its last
+answer, the models that differences are taken from, and what others have committed, as far as the site has heard, are
+files in a folder that belongs to the site, one for each run. All of it is written before the answer leaves.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class Desk:
         state, key = SiteState(drawer.folder, learner.name), str(about["key"])
         if (known := state.answered(key)) is not None:
             return Parcel("answer", known[0], {"update": known[1]})
-        start = drawer.model(about, parcel.blobs["model"])
+        (start,) = drawer.models([(about, parcel.blobs["model"])])
         state.refresh(learner)
         watch = Watch(time.monotonic, lambda: max(int(about["committed"]), drawer.committed()))
         settings = settings_from(about["settings"])
@@ -98,9 +98,8 @@ class Desk:
     def _evaluate(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
         drawer.tell(int(parcel.about["committed"]))
         SiteState(drawer.folder, self.learner.name).refresh(self.learner)
-        asked = parcel.about["tasks"]
-        models = [drawer.model(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(asked)]
-        return Parcel("answer", {"scores": [self._score(model) for model in models]})
+        asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
+        return Parcel("answer", {"scores": [self._score(model) for model in drawer.models(asked)]})
 
     def _score(self, model: Vector) -> list[float] | str:
         """What the evaluator counted, or why it did not: one model that cannot be scored spoils no other."""
@@ -138,18 +137,23 @@ class _Drawer:
         """The models that are held, the oldest first."""
         return [path.stem for path in self._held()]
 
-    def model(self, about: Mapping[str, Any], data: bytes) -> Vector:
-        """The model that a difference leads to; it is held from now on."""
+    def models(self, sent: Sequence[tuple[Mapping[str, Any], bytes]]) -> list[Vector]:
+        """The models that differences lead to; the newest of them are held, once all have been read."""
+        made = {str(about["model"]): self._model(about, data) for about, data in sent}
+        with writing(self._models):
+            self._models.mkdir(parents=True, exist_ok=True)
+            for name, vector in list(made.items())[-_HELD:]:
+                with replacing(self._models / f"{name}.model") as begun:
+                    begun.write_bytes(vector.tobytes())
+        for old in self._held()[:-_HELD]:
+            old.unlink(missing_ok=True)
+        return [made[str(about["model"])] for about, _ in sent]
+
+    def _model(self, about: Mapping[str, Any], data: bytes) -> Vector:
         base = None if about["base"] is None else self._read(str(about["base"]))
         vector = decode(data, self._size, base)
         if model_name(vector) != about["model"]:
             raise PayloadError("a model that came over the network is not what its name says")
-        with writing(self._models):
-            self._models.mkdir(parents=True, exist_ok=True)
-            with replacing(self._models / f"{about['model']}.model") as begun:
-                begun.write_bytes(vector.tobytes())
-        for old in self._held()[:-_HELD]:
-            old.unlink(missing_ok=True)
         return vector
 
     def tell(self, committed: int) -> None:

@@ -2,8 +2,8 @@
 
 The bits of a model are compared with those of a base (exclusive or), the four bytes of all numbers are laid side by
 side, and the result is compressed. What did not change costs next to nothing, so that with sparse updates a model
-costs about what its updates did; and the site has the very same bits as the controller, whatever happened before. A model
-without a base is a difference from nothing.
+costs about what its updates did; and the site has the very same bits as the controller, whatever happened before.
+A model without a base is a difference from nothing.
 """
 
 from __future__ import annotations

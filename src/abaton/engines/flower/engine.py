@@ -1,8 +1,8 @@
 """The controller's side: tasks out as messages, answers in as events, over a post that only carries.
 
-Every node has at most one message under way, because Flower's nodes take them one after the other anyway: so a task that
-waits can be cancelled, and evaluations that wait travel together. What gets lost on the way is sent again under the same
-key; a site that has done it answers from its disk. A node that stays away for longer than `absence` has left.
+Every node has at most one message under way, because Flower's nodes take them one after the other anyway: so a task
+that waits can be cancelled, and evaluations that wait travel together. What gets lost on the way is sent again under
+the same key; a site that has done it answers from its disk. A node that is away for longer than `absence` has left.
 """
 
 from __future__ import annotations
@@ -111,17 +111,17 @@ class FlowerEngine:
                 self._fail([task], "learner is gone")
             else:
                 seat.waiting.append(task)
-        self._hand_out()
 
     def events(self) -> Sequence[Event]:
         """What happened next; waits for it, also for sites that are still to come."""
+        self._hand_out()  # not in submit: what the controller asks for after one look at the post travels together
         while not self._happened:
             self._look()
             self._collect()
             self._give_up()
             self._ring()
-            self._hand_out()
             if not self._happened:
+                self._hand_out()
                 self._sleep(self._pause())
         happened, self._happened = self._happened, []
         return happened

@@ -32,7 +32,7 @@ def pack(parcel: Parcel) -> RecordDict:
     return RecordDict({"about": about, "blobs": ArrayRecord(cut)})
 
 
-def unpack(content: RecordDict) -> Parcel:
+def unpack(content: Mapping[str, Any]) -> Parcel:
     """The parcel that a Flower message holds."""
     try:
         about, blobs = content["about"], content["blobs"]
