@@ -7,7 +7,21 @@ import sys
 import typer
 
 from abaton import __version__
-from abaton.cli import audit, bench, codec, keys, lab, records, retention, runs, sealing, site, study, vault
+from abaton.cli import (
+    audit,
+    bench,
+    codec,
+    keys,
+    lab,
+    network,
+    records,
+    retention,
+    runs,
+    sealing,
+    site,
+    study,
+    vault,
+)
 from abaton.cli.output import complain, emit
 from abaton.errors import AbatonError
 
@@ -28,6 +42,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(codec.app, name="codec")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
+app.add_typer(network.app, name="network")
 app.add_typer(records.app, name="records")
 app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")

@@ -37,10 +37,10 @@ CANARY = "Canary-4711"
 
 
 class Unhurried(Learner):
-    """A learner whose training takes as long as the test says, so that it can be disturbed."""
+    """A learner whose training takes a while if it has many epochs, so that it can be disturbed."""
 
     def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
-        time.sleep(settings.decay - 1.0)  # a schedule that is constant has no use for its factor
+        time.sleep(3.0 if settings.epochs > 2 else 0.0)
         return super().train(task, version, start, settings, *rest)
 
 
@@ -58,7 +58,7 @@ def rules(name: str) -> Rules:
     training = TrainSettings(epochs=2, batch_size=20)
     if name.startswith("rounds"):
         return Rules(4, 2, training=training, weighting=(ByValidation(),), pacing=Synchronous())
-    slow = TrainSettings(epochs=2, batch_size=20, decay=4.0)
+    slow = TrainSettings(epochs=3, batch_size=20)
     weighting = (ByValidation(evaluators=2),)
     return Rules(4, 20, training=slow, weighting=weighting, pacing=Asynchronous(attempts=5))
 
@@ -73,7 +73,14 @@ def check(learner: str, version: int, payload: bytes) -> None:
 
 def conduct(post: Post, about: str) -> None:
     """The controller of a run, begun or gone on with; called by Flower at the centre."""
-    told = json.loads(about)
+    try:
+        _conduct(post, json.loads(about))
+    except BaseException as error:
+        Path(json.loads(about)["store"], "failed").write_text(repr(error))
+        raise
+
+
+def _conduct(post: Post, told: dict[str, str]) -> None:
     name, folder = told["run"], Path(told["store"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "controller.pid").write_text(str(os.getpid()))

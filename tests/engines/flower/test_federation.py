@@ -5,103 +5,45 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.engines.flower import federation as study
+from tests.engines.flower.programs import Federation, running
 
 from abaton.control import Arrived, Failed, Noted, Scored, from_row
 from abaton.control.community import CommunityModel
 from abaton.engines import Driver, LocalEngine, Replayed, Task, TrainTask, VirtualEngine
-from abaton.engines.flower.centre import Address, Centre
-from abaton.engines.flower.certificates import issue, node_key
-from abaton.engines.flower.nodes import ROLES, Membership, Nodes, free_port
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = "tests.engines.flower.federation"
-PATIENCE = 1500.0
-
-
-class Federation:
-    """The centre's and the sites' programs, started once for all tests here."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.said = folder, []
-        certificates = issue(folder / "certificates", ["127.0.0.1"], datetime.now(UTC))
-        address = Address("127.0.0.1", free_port())
-        self.centre = Centre(folder / "centre", address, certificates, self.said.append)
-        self.sites = {
-            site: Nodes(
-                Membership(
-                    site,
-                    str(address),
-                    certificates.authority,
-                    f"{PROGRAMS}:open_learner",
-                    folder / site,
-                    study.STUDY,
-                ),
-                self.said.append,
-            )
-            for site in study.SITES
-        }
-
-    def start(self) -> None:
-        self.centre.start()
-        for site, nodes in self.sites.items():
-            for role in ROLES:
-                _, public = node_key(nodes.key(role))
-                self.centre.admit(public, site, role)
-            nodes.start()
-
-    def stop(self) -> None:
-        for nodes in self.sites.values():
-            nodes.stop()
-        self.centre.stop()
-
-    def submit(self, run: str) -> str:
-        about = {"run": run, "store": str(self.folder / run), "centre": str(self.centre.folder)}
-        return self.centre.submit(f"{PROGRAMS}:conduct", json.dumps(about))
-
-    def tend(self, until: Callable[[], bool]) -> None:
-        """Keep everything running until something is so."""
-        end = time.monotonic() + PATIENCE
-        while not until():
-            assert time.monotonic() < end, self.said
-            self.centre.watch()
-            for nodes in self.sites.values():
-                nodes.watch()
-            time.sleep(0.5)
-
-    def versions(self, run: str) -> int:
-        folder = self.folder / run
-        if not (folder / "abaton.db").exists():
-            return -1
-        with Store(folder) as store:
-            return len(store.models(run)) - 1
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory) -> Iterator[Federation]:
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
-    made = Federation(tmp_path_factory.mktemp("federation"))
-    try:
-        made.start()
+    """One federation for all tests here: its start is what takes long."""
+    folder = tmp_path_factory.mktemp("federation")
+    with running(folder, study.SITES, f"{PROGRAMS}:open_learner", study.STUDY) as made:
         yield made
-    finally:
-        made.stop()
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+
+
+def submit(federation: Federation, run: str) -> None:
+    about = {"run": run, "store": str(federation.folder / run), "centre": str(federation.centre.folder)}
+    federation.centre.submit(f"{PROGRAMS}:conduct", json.dumps(about))
+
+
+def versions(federation: Federation, run: str) -> int:
+    folder = federation.folder / run
+    assert not (folder / "failed").exists(), (folder / "failed").read_text()
+    if not (folder / "abaton.db").exists():
+        return -1
+    with Store(folder) as store:
+        return len(store.models(run)) - 1
 
 
 def events(journal: Journal) -> list:
@@ -117,8 +59,8 @@ def alone(run: str) -> tuple[dict, CommunityModel]:
 
 
 def test_rounds_give_the_same_digests_on_virtual_local_and_flower(federation, tmp_path):
-    federation.submit("rounds")
-    federation.tend(lambda: federation.versions("rounds") == study.rules("rounds").rounds)
+    submit(federation, "rounds")
+    federation.tend(lambda: versions(federation, "rounds") == study.rules("rounds").rounds)
     with Store(federation.folder / "rounds") as store:
         expected = digests(store, "rounds")
     with Store(tmp_path) as store:
@@ -141,15 +83,15 @@ def test_rounds_give_the_same_digests_on_virtual_local_and_flower(federation, tm
 
 def test_an_asynchronous_run_survives_its_node_its_controller_and_its_superlink(federation, tmp_path):
     run, folder = "async", federation.folder / "async"
-    federation.submit(run)
-    federation.tend(lambda: federation.versions(run) >= 2)
+    submit(federation, run)
+    federation.tend(lambda: versions(federation, run) >= 2)
     os.killpg(federation.sites["b"].keepers["train"].pid, signal.SIGKILL)
-    federation.tend(lambda: federation.versions(run) >= 6)
+    federation.tend(lambda: versions(federation, run) >= 6)
     os.kill(int((folder / "controller.pid").read_text()), signal.SIGKILL)
-    federation.submit(run)
-    federation.tend(lambda: federation.versions(run) >= 10)
+    submit(federation, run)
+    federation.tend(lambda: versions(federation, run) >= 10)
     os.kill(federation.centre.link.pid, signal.SIGKILL)
-    federation.tend(lambda: federation.versions(run) == study.rules(run).rounds)
+    federation.tend(lambda: versions(federation, run) == study.rules(run).rounds)
 
     with Store(folder) as store:
         journal = Journal(store, run)

@@ -186,6 +186,28 @@ class Centre:
         )
 
 
+def write_address(folder: Path, address: Address, certificates: Certificates) -> None:
+    """Write down where a centre listens and what it proves itself with, for commands that speak to it later."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = (certificates.authority, certificates.certificate, certificates.key)
+    row = {"host": address.host, "port": address.port, "certificates": [str(p.resolve()) for p in paths]}
+    with replacing(folder / "address.json") as begun:
+        begun.write_text(json.dumps(row, indent=2))
+
+
+def read_address(folder: Path) -> tuple[Address, Certificates]:
+    """Where the centre of a folder listens and what it proves itself with."""
+    try:
+        row = json.loads((folder / "address.json").read_text())
+    except FileNotFoundError:
+        raise SettingsError(
+            "there is no centre here",
+            where=str(folder),
+            remedy="start one with 'abaton network centre', or name its folder with --centre",
+        ) from None
+    return Address(row["host"], row["port"]), Certificates(*map(Path, row["certificates"]))
+
+
 def read_admitted(folder: Path) -> dict[int, tuple[str, str]]:
     """Whose each admitted node is, from a centre's folder."""
     try:

@@ -1,0 +1,64 @@
+"""The contract test on a real network: Flower starts it at the centre, and its learners are at the sites."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.engines import test_engine_contract as contract
+
+from abaton.engines import Engine
+from abaton.engines.flower import FlowerEngine, Network, Post
+from abaton.engines.flower.centre import read_admitted
+from abaton.learning import Learner
+
+PLACES = {"a": 0, "b": 1, "c": 2, "slow": 0, "leaver": 1, "broken": 1}
+"""Each site of the contract test, and its place among the learners there: the place decides its data."""
+
+
+def open_learner(site: str) -> Learner:
+    """The learner that the contract test would make at this place."""
+    contract.TESTS = 0  # here every process may be killed
+    names = [f"nobody {i}" for i in range(PLACES[site])]
+    return contract.learners(*names, site)[site]
+
+
+class OnFlower:
+    """Tells the contract test to use the network for its engine 'flower'."""
+
+    def __init__(self, post: Post, centre: Path) -> None:
+        self.post, self.centre = post, centre
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            item.module.ENGINES["flower"] = self.make
+
+    @contextmanager
+    def make(self, learners: Mapping[str, Learner], keep: contract.Keep) -> Iterator[Engine]:
+        """An engine whose run only those sites take part in that a test asks for."""
+        admitted = {n: seat for n, seat in read_admitted(self.centre).items() if seat[0] in learners}
+        network = Network(secrets.token_hex(8), contract.MODEL.layout.digest, admitted=admitted)
+        yield FlowerEngine(Quiet(self.post, admitted), network, keep=keep, check=contract.check)
+
+
+class Quiet:
+    """A post on which only some nodes are seen."""
+
+    def __init__(self, post: Post, admitted: Mapping[int, object]) -> None:
+        self.send, self.collect, self._post, self._admitted = post.send, post.collect, post, admitted
+
+    def nodes(self) -> list[int]:
+        return [node for node in self._post.nodes() if node in self._admitted]
+
+
+def conduct(post: Post, about: str) -> None:
+    """Run the contract test; called by Flower at the centre."""
+    told = json.loads(about)
+    report = Path(told["report"])
+    words = ["-k", "flower", "-p", "no:cacheprovider", f"--junitxml={report}", *told["more"]]
+    pytest.main([contract.__file__, *words], plugins=[OnFlower(post, Path(told["centre"]))])
+    report.with_suffix(".done").touch()
