@@ -30,8 +30,14 @@ def open_learner(site: str) -> Learner:
 class OnFlower:
     """Tells the contract test to use the network for its engine 'flower'."""
 
-    def __init__(self, post: Post, centre: Path) -> None:
-        self.post, self.centre = post, centre
+    def __init__(self, post: Post, centre: Path, progress: Path) -> None:
+        self.post, self.centre, self.progress = post, centre, progress
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write down each result when it is there: all of them together take many minutes."""
+        if report.when == "call" or report.failed:
+            with self.progress.open("a") as file:
+                file.write(f"{report.outcome} {report.nodeid} {report.duration:.1f}\n{report.longreprtext}\n")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
@@ -41,7 +47,7 @@ class OnFlower:
     def make(self, learners: Mapping[str, Learner], keep: contract.Keep) -> Iterator[Engine]:
         """An engine whose run only those sites take part in that a test asks for."""
         admitted = {n: seat for n, seat in read_admitted(self.centre).items() if seat[0] in learners}
-        network = Network(secrets.token_hex(8), contract.MODEL.layout.digest, admitted=admitted)
+        network = Network(secrets.token_hex(8), contract.MODEL.layout.digest, admitted=lambda: admitted)
         yield FlowerEngine(Quiet(self.post, admitted), network, keep=keep, check=contract.check)
 
 
@@ -60,5 +66,6 @@ def conduct(post: Post, about: str) -> None:
     told = json.loads(about)
     report = Path(told["report"])
     words = ["-k", "flower", "-p", "no:cacheprovider", f"--junitxml={report}", *told["more"]]
-    pytest.main([contract.__file__, *words], plugins=[OnFlower(post, Path(told["centre"]))])
+    plugin = OnFlower(post, Path(told["centre"]), report.with_suffix(".txt"))
+    pytest.main([contract.__file__, *words], plugins=[plugin])
     report.with_suffix(".done").touch()

@@ -60,7 +60,7 @@ def rules(name: str) -> Rules:
         return Rules(4, 2, training=training, weighting=(ByValidation(),), pacing=Synchronous())
     slow = TrainSettings(epochs=3, batch_size=20)
     weighting = (ByValidation(evaluators=2),)
-    return Rules(4, 20, training=slow, weighting=weighting, pacing=Asynchronous(attempts=5))
+    return Rules(4, 28, training=slow, weighting=weighting, pacing=Asynchronous(attempts=5))
 
 
 def community(name: str) -> CommunityModel:
@@ -84,7 +84,7 @@ def _conduct(post: Post, told: dict[str, str]) -> None:
     name, folder = told["run"], Path(told["store"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "controller.pid").write_text(str(os.getpid()))
-    network = Network(name, MODEL.layout.digest, STUDY, read_admitted(Path(told["centre"])))
+    network = Network(name, MODEL.layout.digest, STUDY, lambda: read_admitted(Path(told["centre"])))
     with Store(folder) as store:
         journal = Journal(store, name)
         engine = FlowerEngine(post, network, keep=journal.payloads.put, check=check)

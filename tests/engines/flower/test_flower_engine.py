@@ -263,6 +263,8 @@ def test_what_others_committed_reaches_a_site_through_its_evaluator_while_it_tra
 )
 def test_a_node_that_does_not_belong_here_is_turned_away_and_not_asked_again(tmp_path, wrong, why):
     made = Federation(tmp_path)
+    if "admitted" in wrong:
+        wrong = {"admitted": lambda table=wrong["admitted"]: table}
     made.engine = FlowerEngine(
         made.post,
         replace(made.network, **wrong),
@@ -275,6 +277,35 @@ def test_a_node_that_does_not_belong_here_is_turned_away_and_not_asked_again(tmp
     assert f"node 1 is turned away: {why}" in words(events)
     assert not [e for e in events if isinstance(e, Joined)]
     assert len(made.sent("query")) == 2
+
+
+def test_a_site_that_is_revoked_is_out_at_the_next_look(tmp_path):
+    table = {TRAINER: ("a", "train"), EVALUATOR: ("a", "evaluate")}
+    made = Federation(tmp_path, admitted=lambda: table)
+    made.until(Joined)
+    made.post.busy = {TRAINER}
+    made.train("t")
+    made.pause(5.0)
+    table.clear()
+    events = made.until(Left)
+    assert words(events) == ["node was revoked"] * 2
+    assert [e.reason for e in events if isinstance(e, Failed)] == ["learner is gone"]
+    made.post.busy = set()
+    assert made.pause(30.0) == [], "what it still sends is not heard"
+
+
+def test_what_a_trainer_builds_upon_is_not_taken_away_by_its_evaluator(federation):
+    models = [np.full_like(ZEROS, i) for i in range(30)]
+    federation.train("t", models[0])
+    federation.until(Arrived)
+    federation.post.busy = {TRAINER}
+    federation.train("u", models[1])
+    federation.engine.submit([EvaluateTask(f"{i}@a", "a", m) for i, m in enumerate(models)])
+    federation.pause(20.0)
+    federation.post.busy = set()
+    federation.until(Arrived)
+    federation.train("v", models[2])
+    assert words(federation.until(Arrived)) == []
 
 
 def test_a_name_is_no_way_to_another_folder(tmp_path):

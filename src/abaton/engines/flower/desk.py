@@ -7,6 +7,7 @@ files in a folder that belongs to the site, one for each run. All of it is writt
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from abaton.learning import Learner, Watch
 from abaton.store import digest_of, writing
 from abaton.vectors import Vector
 
-_HELD = 4  # models kept as bases: the newest versions and the newest that were scored
+_HELD = 4  # models that each of the two nodes keeps as bases
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,9 @@ class Desk:
         if about["layout"] != self.learner.model.layout.digest:
             raise _Said("another layout")
         run = Path(self.place.folder, digest_of(str(about["run"]).encode())[:32])
-        made = do(self, _Drawer(run, self.learner.model.layout.size), parcel)
-        return Parcel("answer", {**made.about, "holds": _Drawer(run, 0).names()}, made.blobs)
+        drawer = _Drawer(run, self.place.role, self.learner.model.layout.size)
+        made = do(self, drawer, parcel)
+        return Parcel("answer", {**made.about, "holds": drawer.names()}, made.blobs)
 
     def _introduce(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
         learner, place = self.learner, self.place
@@ -127,14 +129,18 @@ class _Said(Exception):
 
 
 class _Drawer:
-    """A run's folder at the site: the models it holds, and how far others have come."""
+    """A run's folder at the site: the models it holds, and how far others have come.
 
-    def __init__(self, folder: Path, size: int) -> None:
+    Each of the site's nodes lets go of its own models only, so that neither takes away what a message on its way to the
+    other builds upon.
+    """
+
+    def __init__(self, folder: Path, role: str, size: int) -> None:
         self.folder, self._size = folder, size
-        self._models, self._count = folder / "models", folder / "committed.json"
+        self._models, self._count = folder / "models" / role, folder / "committed.json"
 
     def names(self) -> list[str]:
-        """The models that are held, the oldest first."""
+        """The models that this node holds, the oldest first."""
         return [path.stem for path in self._held()]
 
     def models(self, sent: Sequence[tuple[Mapping[str, Any], bytes]]) -> list[Vector]:
@@ -172,15 +178,13 @@ class _Drawer:
             return 0
 
     def _read(self, name: str) -> Vector:
-        if not name.isalnum():  # a name is a digest, never a way to another folder
-            raise _Said("base is gone")
-        try:
-            vector = np.frombuffer((self._models / f"{name}.model").read_bytes(), "<f4")
-        except OSError:
-            raise _Said("base is gone") from None
-        if len(vector) != self._size or model_name(vector) != name:
-            raise _Said("base is gone")
-        return vector
+        if name.isalnum():  # a name is a digest, never a way to another folder
+            for path in self._models.parent.glob(f"*/{name}.model"):
+                with contextlib.suppress(OSError, ValueError):
+                    vector = np.frombuffer(path.read_bytes(), "<f4")
+                    if len(vector) == self._size and model_name(vector) == name:
+                        return vector
+        raise _Said("base is gone")
 
     def _held(self) -> list[Path]:
         found = []
@@ -188,5 +192,5 @@ class _Drawer:
             try:
                 found.append((path.stat().st_mtime_ns, path))
             except FileNotFoundError:
-                continue  # the site's other node has just let it go
+                continue
         return [path for _, path in sorted(found)]

@@ -1,9 +1,9 @@
 """Models on the way down: exact differences from one that the site holds already.
 
 The bits of a model are compared with those of a base (exclusive or), the four bytes of all numbers are laid side by
-side, and the result is compressed. What did not change costs next to nothing, so that with sparse updates a model
-costs about what its updates did; and the site has the very same bits as the controller, whatever happened before.
-A model without a base is a difference from nothing.
+side, and the result is compressed. What did not change costs next to nothing, what did costs about ten bytes a number;
+and the site has the very same bits as the controller, whatever happened before. A model without a base is a difference
+from nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def encode(model: Vector, base: Vector | None = None) -> bytes:
     """A model as a difference from a base.
 
     >>> model = np.arange(1000, dtype=np.float32)
-    >>> (decode(encode(model), 1000) == model).all()
+    >>> bool((decode(encode(model), 1000) == model).all())
     True
     >>> moved = model.copy(); moved[3] = 7
-    >>> len(encode(moved, model)) < 60, (decode(encode(moved, model), 1000, model) == moved).all()
+    >>> len(encode(moved, model)) < 60, bool((decode(encode(moved, model), 1000, model) == moved).all())
     (True, True)
     """
     bits = np.ascontiguousarray(model, dtype="<f4").view("<u4")

@@ -39,7 +39,7 @@ class Network:
         run: the run's name: a site keeps a folder for each.
         layout: the digest of the model's layout; a node with another one is refused.
         study: the digest of the study document; a node that agreed to another one is refused.
-        admitted: whose each registered node is, as (site, role); without it, nodes are believed.
+        admitted: tells whose each registered node is now, as (site, role); without it, nodes are believed.
         patience: seconds after which a task without an answer is given up.
         absence: seconds after which a node that is away has left; a restart takes Flower about 60.
         poll: seconds between looks for answers; nodes are looked for ten times as rarely.
@@ -48,7 +48,7 @@ class Network:
     run: str
     layout: str
     study: str = ""
-    admitted: Mapping[int, tuple[str, str]] | None = None
+    admitted: Callable[[], Mapping[int, tuple[str, str]]] | None = None
     patience: float = 3600.0
     absence: float = 300.0
     poll: float = 0.2
@@ -147,7 +147,11 @@ class FlowerEngine:
             return
         self._met.looked, there = self.now(), set(self._post.nodes())
         for seat in self._sites.seats:
-            if seat.node is not None and seat.node not in there:
+            if seat.node is not None and not self._is_admitted(seat.node, seat):
+                self._note(seat.site.name, "node was revoked")
+                seat.node = None
+                self._leave(seat, "learner is gone")
+            elif seat.node is not None and seat.node not in there:
                 self._away(seat)
         self._met.nodes &= there
         for node in sorted(there - self._met.nodes):
@@ -168,16 +172,21 @@ class FlowerEngine:
             if answer.reason is not None:
                 raise _Refused(answer.reason)
             said = answers.introduction(answer.about)
-            role = "evaluate" if said.evaluates else "train"
-            if self._network.admitted is not None and self._network.admitted.get(node) != (said.site, role):
+            if not self._is_admitted(node, Site(said.site).seat(evaluates=said.evaluates)):
                 raise _Refused("not the site its key belongs to")
         except (_Refused, AbatonError) as error:
             why = str(error) if isinstance(error, _Refused) else "unreadable answer"
             self._note("", f"node {node} is turned away: {why}")
             return
         site = self._sites.named(said.site)
-        self._sit(site.seat(evaluates=said.evaluates), node, said)
-        site.holds = answers.holds(answer.about)
+        seat = site.seat(evaluates=said.evaluates)
+        seat.holds = answers.holds(answer.about)
+        self._sit(seat, node, said)
+
+    def _is_admitted(self, node: int, seat: Seat) -> bool:
+        """Whether a node's key was admitted for a seat, and still is."""
+        admitted, role = self._network.admitted, "evaluate" if seat.evaluates else "train"
+        return admitted is None or admitted().get(node) == (seat.site.name, role)
 
     def _sit(self, seat: Seat, node: int, said: answers.Introduction) -> None:
         """Let a node take its seat, also from one that Flower does not yet know to be gone."""
@@ -227,7 +236,7 @@ class FlowerEngine:
         )
 
     def _wrap(self, seat: Seat) -> Parcel:
-        about, held = {**self._about(), "committed": self._committed}, seat.site.holds
+        about, held = {**self._about(), "committed": self._committed}, seat.bases
         (first, *_) = seat.tasks
         if isinstance(first, TrainTask):
             named, data = self._shelf.parcel(first.model, held)
@@ -277,9 +286,9 @@ class FlowerEngine:
 
     def _hear(self, seat: Seat, answer: Parcel) -> None:
         seat.deaths = 0
-        seat.site.holds = answers.holds(answer.about)
+        seat.holds = answers.holds(answer.about)
         if answer.reason == "base is gone":
-            seat.site.holds = ()
+            seat.holds = seat.site.trains.holds = ()
             seat.put_back()
             self._note(seat.site.name, "base is gone, the full model is sent")
         elif answer.reason is not None:

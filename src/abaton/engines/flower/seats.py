@@ -23,6 +23,7 @@ class Seat:
         tasks: what that message asks for; nothing if it only tells.
         since: when that was sent, or when the node went away.
         deaths: how many messages in a row were not answered because something died.
+        holds: the models that the node said it holds.
     """
 
     site: Site
@@ -33,6 +34,12 @@ class Seat:
     tasks: list[Task] = field(default_factory=list)
     since: float = 0.0
     deaths: int = 0
+    holds: tuple[str, ...] = ()
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The models that a difference may build upon: an evaluator also has those of its site's trainer."""
+        return (*self.holds, *self.site.trains.holds) if self.evaluates else self.holds
 
     def next(self) -> list[Task]:
         """Take what goes into the next message: one training, or several evaluations."""
@@ -52,13 +59,12 @@ class Seat:
 
 
 class Site:
-    """A site: its two seats, what it says it has, and the models it holds."""
+    """A site: its two seats, and what it says it has."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.trains, self.evaluates = Seat(self, evaluates=False), Seat(self, evaluates=True)
         self.about: Introduction | None = None
-        self.holds: tuple[str, ...] = ()
         self.joined, self.left, self.told = False, False, 0
 
     def seat(self, *, evaluates: bool) -> Seat:
