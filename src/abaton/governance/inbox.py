@@ -19,11 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import sqlalchemy as sql
 
-from abaton.errors import SettingsError
 from abaton.governance import schema
 from abaton.governance.audit import Audit, Entry, append_in
 from abaton.governance.consents import Action, Ask, Reason
@@ -97,9 +96,7 @@ class Inbox:
         if offset + len(data) > self.most_bytes:
             self._part(digest).unlink(missing_ok=True)
             raise Denied(Code.TOO_LARGE, "the envelope is larger than this centre takes", where="upload")
-        handle = os.open(self._part(digest), os.O_RDWR | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "r+b") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)  # the same upload may come twice at once
+        with self._held(digest, os.O_RDWR | os.O_CREAT) as file:
             if offset != file.seek(0, os.SEEK_END):
                 raise Denied(Code.MALFORMED, "the part does not follow on what has arrived", where="upload")
             file.write(data)
@@ -122,23 +119,22 @@ class Inbox:
             return settled
         sender = ""
         try:
-            looked = look(pieces_of(self._complete(digest)), self._site)
-            sender = looked.header.sender
-            if looked.digest != digest:
-                raise Denied(Code.TAMPERED, "the upload is not what it was announced as", where="upload")
-            self.ring.accepts(looked.header.recipient, stamp(when - self.grace))
-            receipt = self._take(looked, when)
-        except (Denied, SettingsError) as error:
+            with self._held(digest, os.O_RDWR):
+                looked = look(pieces_of(self._part(digest)), self._site)
+                sender = looked.header.sender
+                if looked.digest != digest:
+                    raise Denied(Code.TAMPERED, "the upload is not what it was announced as", where="upload")
+                self.ring.accepts(looked.header.recipient, stamp(when - self.grace))
+                receipt = self._take(looked, when)
+                self.path(digest)
+        except Denied as error:
             settled = self._settled(digest)
             if settled is not None:  # the same upload was completed by somebody else meanwhile
                 return settled
-            if not isinstance(error, Denied):
-                raise
             if error.code is not Code.TRUNCATED:  # the rest may still come
                 self.drop_part(digest)
             self.audit.append(Entry("envelope-refused", error.code.value, actor=sender), when)
             raise
-        self.path(digest)
         return receipt
 
     def _take(self, looked: Looked, when: datetime) -> Statement:
@@ -276,11 +272,19 @@ class Inbox:
         found = self.database.read(lambda connection: connection.scalar(chosen))
         return None if found is None else _statement(found)
 
-    def _complete(self, digest: str) -> Path:
+    @contextlib.contextmanager
+    def _held(self, digest: str, flags: int) -> Iterator[IO[bytes]]:
+        """An upload that nobody else adds to or takes meanwhile; the same one may come twice at once."""
         path = self._part(digest)
-        if not path.exists():
-            raise Denied(Code.NOT_FOUND, "nothing of this upload has arrived", where="upload")
-        return path
+        try:
+            handle = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            raise Denied(Code.NOT_FOUND, "nothing of this upload has arrived", where="upload") from None
+        with os.fdopen(handle, "r+b") as file:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not path.exists() or not os.path.samestat(os.fstat(handle), path.stat()):
+                raise Denied(Code.NOT_FOUND, "the upload was completed or given up meanwhile", where="upload")
+            yield file
 
     def _part(self, digest: str) -> Path:
         return self.folder / f"{_checked(digest)}.part"
