@@ -140,3 +140,40 @@ def test_explain_tells_rules_and_no_value(place):
     assert rows["Patient.birthDate"]["rule"].startswith("generalise")
     assert not any(word in out for word in ("C4n4ry", "1980", '"male'))
     assert abaton("records", "explain", place / "C4n4ry.json")[0] == 0
+
+
+def test_the_report_tells_what_was_kept_removed_checked_and_sought(place):
+    code, _, err = deidentify(place, "--report", place / "privacy.json")
+    assert code == 0, err
+    made = json.loads((place / "privacy.json").read_text())
+    assert {"path": "Patient.name", "count": 1, "reason": "not needed by the study"} in made["removed"]
+    assert any(row["path"] == "Patient.gender" and row["count"] == 1 for row in made["kept"])
+    assert made["checks"] == {
+        "resources_validated": 1,
+        "resources_invalid": 0,
+        "identifiers_sought": 1,
+        "identifiers_found": 0,
+        "outputs_scanned": 1,
+    }
+    assert made["residual"]["attachments"] == 0
+    assert made["not_supplied"] == ["anonymity", "consents", "models"]
+    assert "C4n4ry" not in (place / "privacy.json").read_text()
+
+
+def test_a_report_completes_an_earlier_one(place):
+    assert deidentify(place, "--report", place / "first.json")[0] == 0
+    (place / "table.csv").write_text("age,sex\n" + "40,male\n" * 6)
+    words = ["records", "anonymity", place / "table.csv", "--study", place / "study.toml"]
+    code, _, err = abaton(*words, "--report-inputs", place / "first.json", "--report", place / "second.json")
+    assert code == 0, err
+    made = json.loads((place / "second.json").read_text())
+    assert made["not_supplied"] == ["consents", "models"]
+    assert made["checks"]["resources_validated"] == 1
+
+
+def test_standard_input_cannot_be_reported_on(place):
+    words = ["records", "deidentify", "-", "--study", place / "study.toml", "--out", place / "out"]
+    code, _, err = abaton(*words, "--key", place / "study.key", "--report", place / "r.html", stdin=b"{}")
+    assert code == 2
+    assert "second time" in err
+    assert not (place / "out").exists()

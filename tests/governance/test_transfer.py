@@ -225,6 +225,37 @@ def test_a_crash_between_list_and_file_is_mended(inbox, outbox, site, centre):
     assert b"".join(inbox.content(received, centre)) == CONTENT
 
 
+def test_the_same_upload_may_be_completed_by_many_at_once(inbox, outbox, site, centre):
+    queued = queue(outbox, site, centre, content=CONTENT * 5000)
+    data = outbox.path(queued).read_bytes()
+    inbox.add_part(queued.digest, 0, data)
+    answers, go = [], threading.Barrier(6)
+
+    def completing():
+        trying(lambda: answers.append(inbox.accept(queued.digest, NOW)))
+
+    def adding():
+        trying(lambda: inbox.add_part(queued.digest, len(data), b"more"))
+
+    def trying(work):
+        go.wait()
+        try:
+            work()
+        except Denied as error:
+            answers.append(error.code)
+
+    threads = [threading.Thread(target=work) for work in [completing] * 5 + [adding]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    receipts = [answer for answer in answers if isinstance(answer, dict)]
+    if receipts:  # unless bytes were added first, which is noticed
+        assert all(receipt == receipts[0] for receipt in receipts)
+        (received,) = inbox.received(STUDY)
+        assert inbox.path(received.digest).read_bytes() == data
+
+
 def test_a_deletion_order_is_carried_out_once_and_for_good(inbox, outbox, site, centre):
     find = verifier([centre.public.signing])
     for _ in range(3):

@@ -26,6 +26,10 @@ PIECES = {
     "preset": 'preset = "default"              # or "paper"',
     "missing": 'missing = "mean"       ',
     "indicator": "indicator = true                # one more column says that it was missing",
+    "cohort": 'cohort = "patients"',
+    "elements": 'elements = ["code", "value", "component", "effective"]',
+    "subject": """{ name = "subject", path = "subject.getReferenceKey(Patient)" },
+  { name = "date",""",
     "dates": 'dates = "year"                  # or "shift", "remove"',
 }
 

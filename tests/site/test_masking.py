@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abaton.errors import AbatonError
 from abaton.site import Funnel, Stage, masked
 from abaton.site.masking import bounds
 
@@ -107,3 +108,8 @@ def test_three_people_who_all_lack_consent_are_told_so_without_their_number():
     steps = masked(funnel(0, [[], [3], [], []]), 5)
     assert [step.reached.text for step in steps] == ["<5", "<5", "0", "0", "0"]
     assert steps[2].reasons["reason 0"].text == "<5"
+
+
+def test_numbers_that_do_not_add_up_are_refused_instead_of_searched_for_ever():
+    with pytest.raises(AbatonError, match="do not add up"):
+        masked(Funnel(Counter({Stage.READ: 10, Stage.ELIGIBLE: 7}), {Stage.ELIGIBLE: Counter(young=3)}), 5)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from cohort import condition, failing, patient, people, pressure, study, write
 
-from abaton.errors import SettingsError
+from abaton.errors import Refused, SettingsError
 from abaton.records import Deidentified
 from abaton.site import Permission, Stage, check_site
 
@@ -235,6 +235,22 @@ def test_subjects_without_a_row_are_told(house, opened):
     found = check_site(opened(dropping))
     assert [step.reached.text for step in found.steps] == ["20", "20", "20", "20", "12"]
     assert {why: cell.text for why, cell in found.steps[-1].reasons.items()} == {"systolic: no value": "8"}
+
+
+def test_a_view_cannot_bring_in_people_who_have_not_agreed(house, opened):
+    """A record about one person names another: no row may be made of the other."""
+    elements = {"elements": 'elements = ["code", "value", "component", "effective", "performer"]'}
+    views = {
+        "subject": '{ name = "subject", path = "performer.first().getReferenceKey(Patient)" },\n  { name = "date",'
+    }
+    odd = study(cohort='cohort = "pressures"', **elements, **views)
+    records = people(*range(9))
+    for record in records:
+        if record["resourceType"] == "Observation":
+            record["performer"] = [{"reference": f"Patient/{record['id']}"}]
+    write(house / "records", records)
+    with pytest.raises(Refused, match="people who have not agreed"):
+        opened(odd).table()
 
 
 def test_missing_units_and_one_class_only_are_told(house, opened):

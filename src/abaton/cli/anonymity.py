@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, save, table
+from abaton.cli.output import emit, note, table
+from abaton.cli.privacy import completed, facts_of, read_inputs, write_report
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def anonymity(
     from abaton.records.anonymity.files import scan, separator_of, write
 
     settings, known = _study(study)
-    inputs = _completed(_inputs(report, supplied), known)
+    inputs = completed(read_inputs(report, supplied), known)
     target = _target(source, out) if enforce else None
     frame = scan(source, separator=separator)
     outcome = examine(frame, settings, folder=study.parent)
@@ -56,7 +57,7 @@ def anonymity(
         row |= {"out": str(target), "columns_left_out": dropped}
         note(f"wrote {target}; columns left out: {', '.join(dropped) or 'none'}")
     if report is not None:
-        _report(report, replace(inputs, anonymity=outcome.row()))
+        write_report(report, replace(inputs, anonymity=outcome.row()))
     emit(row) if json else _print(outcome)
     if enforce and outcome.refusal is not None:
         raise Refused("nothing was written", where=str(source), remedy="see the reason above")
@@ -75,25 +76,6 @@ def _target(source: Path, out: Path | None) -> Path:
     return target
 
 
-def _inputs(report: Path | None, supplied: Path | None) -> PrivacyInputs:
-    """What other parts supplied, checked before anything is written."""
-    import json
-
-    from abaton.report import PrivacyInputs, inputs_from
-
-    if report is not None and report.suffix.lower() not in (".html", ".json"):
-        raise SettingsError("a report is .html or .json", where=str(report), remedy="change its ending")
-    if supplied is None:
-        return PrivacyInputs()
-    try:
-        parts = json.loads(supplied.read_text("utf-8"))
-    except (OSError, ValueError):
-        raise SettingsError("the report's inputs are not readable JSON", where=str(supplied)) from None
-    if not isinstance(parts, dict):
-        raise SettingsError("the report's inputs must be one JSON object", where=str(supplied))
-    return inputs_from(parts, where=str(supplied))
-
-
 def _study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
     """What the study asks, and what its document says for the report.
 
@@ -102,7 +84,7 @@ def _study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
     import hashlib
 
     from abaton.records.anonymity import read_settings
-    from abaton.report import Custody, PrivacyInputs, StudyFacts
+    from abaton.report import PrivacyInputs, StudyFacts
     from abaton.study import load_study
 
     if _is_fragment(path):
@@ -114,11 +96,7 @@ def _study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
         raise SettingsError(
             "the study asks for no anonymity", where=str(path), remedy="add [privacy.anonymity]"
         )
-    head = study.study
-    purpose = f"{head.purpose.value}: {head.question}" if head.question else head.purpose.value
-    facts = StudyFacts(head.title, purpose, head.legal_basis, study.hash)
-    custody = Custody(retention=head.retention, recipients=(study.centre.name,))
-    return study.privacy.anonymity, PrivacyInputs(study=facts, custody=custody)
+    return study.privacy.anonymity, facts_of(study)
 
 
 def _is_fragment(path: Path) -> bool:
@@ -127,32 +105,6 @@ def _is_fragment(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return "study" not in document
-
-
-def _completed(supplied: PrivacyInputs, known: PrivacyInputs) -> PrivacyInputs:
-    """What was supplied, filled up with what the study document says; its hash is always the document's."""
-    study, custody = supplied.study or known.study, supplied.custody or known.custody
-    if study is not None and known.study is not None:
-        study = replace(study, document_sha256=known.study.document_sha256)
-    return replace(supplied, study=study, custody=custody)
-
-
-def _report(path: Path, inputs: PrivacyInputs) -> None:
-    import json
-    from datetime import UTC, datetime
-
-    from abaton import __version__
-    from abaton.report import privacy_page, privacy_report
-
-    made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    made = privacy_report(inputs, software=f"abaton {__version__}", made_at=made_at)
-    text = (
-        privacy_page(made)
-        if path.suffix.lower() == ".html"
-        else json.dumps(made, indent=2, ensure_ascii=False)
-    )
-    save(path, text)
-    note(f"wrote {path}")
 
 
 def _print(outcome: Outcome) -> None:

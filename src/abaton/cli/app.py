@@ -14,10 +14,12 @@ from abaton.cli import (
     federation,
     keys,
     lab,
+    network,
     records,
     retention,
     runs,
     sealing,
+    serve,
     site,
     study,
     vault,
@@ -37,6 +39,7 @@ app.command()(federation.run)
 app.command()(federation.report)
 for command in (runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
+app.command()(serve.serve)
 app.command()(sealing.seal)
 app.command("open")(sealing.open_sealed)
 app.command()(retention.retention)
@@ -45,6 +48,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(codec.app, name="codec")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
+app.add_typer(network.app, name="network")
 app.add_typer(records.app, name="records")
 app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")

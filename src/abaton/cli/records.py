@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from abaton.cli.anonymity import anonymity
 from abaton.cli.output import emit, note, progress, table
+from abaton.cli.privacy import completed, facts_of, read_inputs, write_report
 from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
     from abaton.records.need import Need
     from abaton.records.tally import Tally
+    from abaton.report import PrivacyInputs
 
 app = typer.Typer(help="De-identify, check and explain FHIR records.", no_args_is_help=True)
 app.command()(anonymity)
@@ -49,17 +52,29 @@ def deidentify(
     jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="How many processes work side by side."),
     resume: bool = typer.Option(False, "--resume", help="Go on with an export that was interrupted."),
     skip_refused: bool = typer.Option(False, "--skip-refused", help="Leave refused records out and go on."),
+    report: Path | None = typer.Option(
+        None, "--report", help="Read the export again and write the privacy report (.html or .json)."
+    ),
+    supplied: Path | None = typer.Option(
+        None, "--report-inputs", help="JSON with what other parts know: consents, custody ..."
+    ),
     json: bool = _JSON,
 ) -> None:
     """De-identify records for a study and print what was read, kept and dropped, by path and reason.
 
-    Every output is written whole or not at all. Exit code 3: at least one file was refused.
+    Every output is written whole or not at all. Exit code 3: at least one file was refused. The report tells every
+    element kept and removed, whether the export is valid, and whether anything of the people is still found in it.
     """
     from abaton.records.exporting import Job, Outcome, export
     from abaton.records.need import Mechanism
     from abaton.records.sources import find
     from abaton.records.tally import Tally
 
+    known = read_inputs(report, supplied)
+    if report is not None and "-" in inputs:
+        raise SettingsError(
+            "standard input cannot be read a second time", where="--report", remedy="give files instead of -"
+        )
     need = _need(study)
     _check_places(need, out, mapping)
     secret = _secret(need, key)
@@ -87,6 +102,52 @@ def deidentify(
                 "on, but go on with --resume, or delete it"
             )
         raise typer.Exit(max(codes))
+    if report is not None and study is not None:
+        _report(report, known, study, need, inputs, [str(out / o.out) for o in outcomes if o.out], whole)
+
+
+def _report(
+    path: Path,
+    known: PrivacyInputs,
+    study: Path,
+    need: Need,
+    inputs: list[str],
+    outs: list[str],
+    whole: Tally,
+) -> None:
+    """Survey the export beside the records it was made of, and write the privacy report."""
+    from dataclasses import replace
+
+    from abaton.records.sources import find
+    from abaton.records.survey import Sought, Survey
+    from abaton.report import Checks, Element, Residual
+    from abaton.study import load_study
+
+    sought, found, year = Sought(), Survey(), datetime.now(UTC).year
+    for document in _parsed(inputs):
+        sought.note(document)
+    for document in _parsed(outs):
+        found.note(document, need, sought, year=year)
+    removed = whole.dropped + whole.left_out
+    said = "counted by reading the export again; a text is a value of more than one word"
+    checks = Checks(found.records, found.invalid, len(sought), found.found, len(list(find(outs))))
+    parts = replace(
+        known,
+        kept=tuple(Element(place, count, why) for (place, why), count in sorted(found.kept.items()) if count),
+        removed=tuple(Element(place, count, why) for (place, why), count in sorted(removed.items())),
+        residual=known.residual or Residual(found.texts, found.attachments, said),
+        checks=checks,
+    )
+    write_report(path, completed(parts, facts_of(load_study(study))))
+
+
+def _parsed(places: list[str]) -> Iterator[dict[str, Any]]:
+    from abaton.records.parsing import parse
+    from abaton.records.sources import documents, find
+
+    for source in find(places):
+        for raw, where in documents(source):
+            yield parse(raw, where=where)
 
 
 @app.command()

@@ -92,6 +92,15 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """Something happened on the way that changes nothing but explains a delay; one of a few fixed words."""
+
+    at: float
+    learner: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrainSettings:
     """How a learner trains before it sends its update.
 
@@ -204,11 +213,11 @@ class Stop:
     reason: str
 
 
-Event: TypeAlias = Joined | Left | Arrived | Scored | Failed | Tick
+Event: TypeAlias = Joined | Left | Arrived | Scored | Failed | Tick | Noted
 Instruction: TypeAlias = Train | Evaluate | Commit | Retire | Publish | Wake | Cancel | Stop
 
 _EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick)
+    kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick, Noted)
 }
 
 

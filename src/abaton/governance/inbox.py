@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import sqlalchemy as sql
 
-from abaton.errors import SettingsError
 from abaton.governance import schema
 from abaton.governance.audit import Audit, Entry, append_in
 from abaton.governance.consents import Action, Ask, Reason
+from abaton.governance.keepers import check_keeper
 from abaton.governance.keys import PrivateKey
 from abaton.governance.receipts import Order, read_order, write_deleted, write_receipt
 from abaton.governance.refusals import Code, Denied
@@ -97,11 +97,9 @@ class Inbox:
         if offset + len(data) > self.most_bytes:
             self._part(digest).unlink(missing_ok=True)
             raise Denied(Code.TOO_LARGE, "the envelope is larger than this centre takes", where="upload")
-        handle = os.open(self._part(digest), os.O_RDWR | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "r+b") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)  # the same upload may come twice at once
+        with self._held(digest, os.O_RDWR | os.O_CREAT) as file:
             if offset != file.seek(0, os.SEEK_END):
-                raise Denied(Code.MALFORMED, "the part does not follow on what has arrived", where="upload")
+                raise Denied(Code.OUT_OF_STEP, "the part does not follow on what has arrived", where="upload")
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -113,8 +111,14 @@ class Inbox:
 
     # envelopes
 
-    def accept(self, digest: str, when: datetime) -> Statement:
-        """Take a complete upload and return the receipt; whatever is refused is deleted and audited."""
+    def accept(self, digest: str, when: datetime, by: str = "") -> Statement:
+        """Take a complete upload and return the receipt; whatever is refused is deleted and audited.
+
+        Args:
+            digest: The envelope's fingerprint.
+            when: The time now.
+            by: The key of whoever brings it, which must be the one that sealed it; empty if nobody asks.
+        """
         settled = self._settled(digest)
         if settled is not None:
             self.path(digest)  # a crash may have come before the file was in its place
@@ -122,23 +126,25 @@ class Inbox:
             return settled
         sender = ""
         try:
-            looked = look(pieces_of(self._complete(digest)), self._site)
-            sender = looked.header.sender
-            if looked.digest != digest:
-                raise Denied(Code.TAMPERED, "the upload is not what it was announced as", where="upload")
-            self.ring.accepts(looked.header.recipient, stamp(when - self.grace))
-            receipt = self._take(looked, when)
-        except (Denied, SettingsError) as error:
+            with self._held(digest, os.O_RDWR):
+                looked = look(pieces_of(self._part(digest)), self._site)
+                sender = looked.header.sender
+                if by and sender != by:
+                    raise Denied(Code.FORGED, "the envelope is not by the one who brings it", where="upload")
+                check_keeper(self.database, looked.header.subject, self._owner(sender))
+                if looked.digest != digest:
+                    raise Denied(Code.TAMPERED, "the upload is not what it was announced as", where="upload")
+                self.ring.accepts(looked.header.recipient, stamp(when - self.grace))
+                receipt = self._take(looked, when)
+                self.path(digest)
+        except Denied as error:
             settled = self._settled(digest)
             if settled is not None:  # the same upload was completed by somebody else meanwhile
                 return settled
-            if not isinstance(error, Denied):
-                raise
             if error.code is not Code.TRUNCATED:  # the rest may still come
                 self.drop_part(digest)
             self.audit.append(Entry("envelope-refused", error.code.value, actor=sender), when)
             raise
-        self.path(digest)
         return receipt
 
     def _take(self, looked: Looked, when: datetime) -> Statement:
@@ -207,13 +213,18 @@ class Inbox:
             return None if key is None else key.verify
 
         order = read_order(order_statement, find)
-        owner = self._owner(signer[0])
-        receipt = self.database.write(
-            lambda connection: self._delete(connection, order, owner, signer[0], when),
-            lock=subject_lock(order.subject),
-        )
+        receipt = self.carry_out(order, signer[0], when)
         self.database.scrub(schema.inbox)
         return receipt
+
+    def carry_out(self, order: Order, key: str, when: datetime) -> Statement:
+        """Delete what an order names of what the owner of a key has sent; whose signature it bears is known."""
+        owner = self._owner(key)
+        check_keeper(self.database, order.subject, owner)
+        return self.database.write(
+            lambda connection: self._delete(connection, order, owner, key, when),
+            lock=subject_lock(order.subject),
+        )
 
     def _delete(
         self, connection: sql.Connection, order: Order, owner: str, key: str, when: datetime
@@ -271,16 +282,34 @@ class Inbox:
         stream = opened(pieces_of(self.path(received.digest)), ring, self._ever)
         return (piece for piece in stream if isinstance(piece, bytes))
 
+    def settled(self, digest: str, sender: str) -> Statement | None:
+        """The receipt of an envelope that a sender has brought before, if any."""
+        table, keys = schema.ledger, schema.sender_keys
+        theirs = sql.select(keys.c.key).where(keys.c.name == sender)
+        chosen = sql.select(table.c.receipt).where(
+            table.c.digest == _checked(digest), table.c.sender.in_(theirs)
+        )
+        found = self.database.read(lambda connection: connection.scalar(chosen))
+        return _statement(found) if found else None
+
     def _settled(self, digest: str) -> Statement | None:
         chosen = sql.select(schema.ledger.c.receipt).where(schema.ledger.c.digest == _checked(digest))
         found = self.database.read(lambda connection: connection.scalar(chosen))
         return None if found is None else _statement(found)
 
-    def _complete(self, digest: str) -> Path:
+    @contextlib.contextmanager
+    def _held(self, digest: str, flags: int) -> Iterator[IO[bytes]]:
+        """An upload that nobody else adds to or takes meanwhile; the same one may come twice at once."""
         path = self._part(digest)
-        if not path.exists():
-            raise Denied(Code.NOT_FOUND, "nothing of this upload has arrived", where="upload")
-        return path
+        try:
+            handle = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            raise Denied(Code.NOT_FOUND, "nothing of this upload has arrived", where="upload") from None
+        with os.fdopen(handle, "r+b") as file:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not path.exists() or not os.path.samestat(os.fstat(handle), path.stat()):
+                raise Denied(Code.NOT_FOUND, "the upload was completed or given up meanwhile", where="upload")
+            yield file
 
     def _part(self, digest: str) -> Path:
         return self.folder / f"{_checked(digest)}.part"

@@ -30,8 +30,8 @@ from abaton.errors import SettingsError
 KEY_BYTES = 32
 _BODY, _PROOF = 11, 5
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_THREES = [a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET]
-_LAST = [a + b for a in _ALPHABET for b in _ALPHABET][::4]
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_LAST = _PAIRS[::4]
 _HALVES = struct.Struct(">QQ").unpack
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
@@ -138,11 +138,12 @@ class _Hmac:
 
 def letters(token: bytes) -> str:
     """16 bytes as 26 letters and digits."""
-    t, (a, b) = _THREES, _HALVES(token)
+    t, (a, b) = _PAIRS, _HALVES(token)
     # Sixty bits lie in the first half; its last four, the second half and two zeros make the other seventy.
     return (
-        f"{t[a >> 49]}{t[a >> 34 & 32767]}{t[a >> 19 & 32767]}{t[a >> 4 & 32767]}{t[(a & 15) << 11 | b >> 53]}"
-        f"{t[b >> 38 & 32767]}{t[b >> 23 & 32767]}{t[b >> 8 & 32767]}{_LAST[b & 255]}"
+        f"{t[a >> 54]}{t[a >> 44 & 1023]}{t[a >> 34 & 1023]}{t[a >> 24 & 1023]}{t[a >> 14 & 1023]}"
+        f"{t[a >> 4 & 1023]}{t[(a & 15) << 6 | b >> 58]}{t[b >> 48 & 1023]}{t[b >> 38 & 1023]}"
+        f"{t[b >> 28 & 1023]}{t[b >> 18 & 1023]}{t[b >> 8 & 1023]}{_LAST[b & 255]}"
     )
 
 

@@ -172,7 +172,7 @@ try:
         and v["unit"] is not None
         and (number.__class__ is float or number.__class__ is int)
         and (number <= $cap or code != "a")
-        and by_code[code][0] == system
+        and by_code[code][0] == system == $ucum
     ):
         made = {"value": number, "system": system, "code": code}
         seen($unit)
@@ -216,7 +216,8 @@ def measure(settings: Settings, node: Node) -> Handler:
             scope.seen(beside.of(tuple(value)))
             if "extension" in value and not made:
                 return _masked(value["extension"])
-        if len(made) == 1 and not -most < made.get("value", 0) < most:
+        measured = made.get("system") == _UCUM or "unit" in made
+        if not measured and not -most < made.get("value", 0) < most:
             return scope.drop(node, "number too long")
         if cap and made.get("value", 0) > cap:
             told = made.get("code") or made.get("unit")
@@ -227,7 +228,7 @@ def measure(settings: Settings, node: Node) -> Handler:
 
     if is_age:
         return run
-    return usual(run, _MEASURE, unit=unit_only, cap=cap or math.inf)
+    return usual(run, _MEASURE, unit=unit_only, cap=cap or math.inf, ucum=_UCUM)
 
 
 def _put_unit(made: dict[str, Any], unit: str) -> None:

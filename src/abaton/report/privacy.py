@@ -86,8 +86,8 @@ class Checks:
 
     resources_validated: int
     resources_invalid: int
-    canaries_planted: int
-    canaries_found: int
+    identifiers_sought: int
+    identifiers_found: int
     outputs_scanned: int
 
 
@@ -200,6 +200,8 @@ _PARTS: dict[str, Any] = {
     "checks": Checks,
 }
 _LISTS: dict[str, Any] = {"kept": Element, "removed": Element, "models": ModelUtility}
+PARTS = (*_PARTS, *_LISTS)
+"""The parts of a report that can be supplied."""
 
 
 def digest(report: Mapping[str, Any]) -> str:

@@ -183,8 +183,8 @@ _CHECKS = {
     "resources_validated": "resources validated",
     "resources_invalid": "of them invalid",
     "outputs_scanned": "outputs scanned for leaks",
-    "canaries_planted": "identifiers planted or known",
-    "canaries_found": "of them found in the output",
+    "identifiers_sought": "identifiers sought in the output",
+    "identifiers_found": "values that hold one of them",
 }
 _REACHED = {
     "holds": "satisfies the study",

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from abaton.errors import AbatonError
 from abaton.site.funnel import Funnel, Stage
 
 _MANY = 1 << 62
@@ -77,10 +78,16 @@ Steps = tuple[Step, ...]
 def masked(funnel: Funnel, floor: int) -> Steps:
     """A funnel as it may be shown: nothing below the floor can be told from it.
 
-    >>> funnel = Funnel(Counter({Stage.READ: 10, Stage.ELIGIBLE: 7}), {Stage.ELIGIBLE: Counter(young=3)})
-    >>> [(s.reached.text, {r: c.text for r, c in s.reasons.items()}) for s in masked(funnel, 5)][:2]
+    >>> young = {Stage.ELIGIBLE: Counter(young=3)}
+    >>> funnel = Funnel(Counter({Stage.READ: 10, Stage.ELIGIBLE: 7}), young, (Stage.READ, Stage.ELIGIBLE))
+    >>> [(s.reached.text, {r: c.text for r, c in s.reasons.items()}) for s in masked(funnel, 5)]
     [('10', {}), ('≥5', {'young': '<5'})]
+
+    Raises:
+        AbatonError: The funnel's numbers do not add up, so that no range could hold them.
     """
+    if not funnel.adds_up:
+        raise AbatonError("the numbers of the funnel do not add up", remedy="report this as a defect")
     steps = tuple(
         Step(
             stage,

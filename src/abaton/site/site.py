@@ -149,9 +149,17 @@ class Site:
 
         Raises:
             SettingsError: The study has no features.
+            Refused: A view makes rows of people who are not kept, such as the holder of somebody's insurance.
         """
         plan = replace(self.study.plan(), floor=smallest_count(self.document, self.study))
         made = featurise(plan, self.records())
+        named = set(made.table.subjects) if made.table is not None else set()
+        if named - self.people.keys() or made.rows + made.lost.total() > len(self.people):
+            raise Refused(
+                "a view of the study makes rows of people who have not agreed",
+                where="[[views]]",
+                remedy="let the column 'subject' be the person that a record is about",
+            )
         self.funnel = self.funnel.with_rows(made.rows, made.lost)
         return made
 

@@ -19,6 +19,7 @@ from abaton.store.store import ModelRow, Store
 Row = tuple[str, Mapping[str, Any]]
 
 _MOST_WAITING = 512
+_MOST_BYTES = 8 * 2**20
 _LONGEST_WAIT = 0.25
 
 
@@ -93,7 +94,8 @@ class Journal:
                 "body": dict(body),
             }
             self._events.append(row)
-            if len(self._events) >= _MOST_WAITING or self._clock() - self._flushed > _LONGEST_WAIT:
+            full = len(self._events) >= _MOST_WAITING or self.payloads.waiting >= _MOST_BYTES
+            if full or self._clock() - self._flushed > _LONGEST_WAIT:
                 self.flush()
         self.length += 1
 

@@ -24,20 +24,25 @@ class Pack:
     Args:
         path: the file.
         places: which payload is known to lie where: digest to offset and size.
+
+    Attributes:
+        waiting: how many bytes are not on disk yet.
     """
 
     def __init__(self, path: Path, places: Mapping[str, Place]) -> None:
         self.path = path
         self._places = dict(places)
         self._waiting: dict[str, bytes] = {}
+        self.waiting = 0
         self._reader: int | None = None
         self._end = max((offset + size for offset, size in places.values()), default=0)
 
     def put(self, payload: bytes) -> str:
         """Take a payload in and return its digest; it is on disk after the next `write`."""
         digest = digest_of(payload)
-        if digest not in self._places:
+        if digest not in self:
             self._waiting[digest] = payload
+            self.waiting += len(payload)
         return digest
 
     def get(self, digest: str) -> bytes:
@@ -78,8 +83,9 @@ class Pack:
                 with self.path.open("r+b" if self.path.exists() else "wb") as file:
                     file.truncate(self._end)
                     file.seek(self._end)
-                    file.write(b"".join(self._waiting.values()))
+                    for payload in self._waiting.values():
+                        file.write(payload)
             self._end = end
             self._places |= placed
-            self._waiting = {}
+            self._waiting, self.waiting = {}, 0
         return placed

@@ -32,6 +32,7 @@ Node = tuple[int, ...]
 _CACHE_CELLS = 30_000_000
 _LARGEST_LATTICE = 50_000_000
 _COUNTED, _FAILED = 1, 2
+_SAME = 1e-12  # losses this near are equal: a sum in another order must not choose another node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +176,7 @@ class _Search:
     def run(self) -> None:
         bounds, state = self.bounds.ravel(), self.state.ravel()
         for place in np.argsort(bounds, kind="stable"):
-            if self.best is not None and bounds[place] > self.best[0]:
+            if self.best is not None and bounds[place] > self.best[0] + _SAME:
                 return
             if not state[place]:
                 self.climb(tuple(int(level) for level in np.unravel_index(place, self.shape)))
@@ -227,9 +228,13 @@ class _Search:
         left_out = np.flatnonzero(~kept)
         if self.table.counts[left_out].sum() + self.table.hidden <= self.limit:
             loss = self.losses.loss(node, left_out)
-            if self.best is None or (loss, node) < self.best[:2]:
+            if self.best is None or self._better(loss, node, *self.best[:2]):
                 self.best = loss, node, kept
         return True
+
+    @staticmethod
+    def _better(loss: float, node: Node, best: float, known: Node) -> bool:
+        return loss < best - _SAME or (loss <= best + _SAME and node < known)
 
     def result(self) -> Recoding:
         if self.best is None:

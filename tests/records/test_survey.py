@@ -1,0 +1,66 @@
+"""A survey finds what an export still holds of people, and counts what it may not hold."""
+
+from __future__ import annotations
+
+from abaton.records.need import Need
+from abaton.records.survey import Sought, Survey
+
+BEFORE = {
+    "resourceType": "Bundle",
+    "type": "collection",
+    "entry": [
+        {
+            "resource": {
+                "resourceType": "Patient",
+                "id": "mrn-4711",
+                "name": [{"family": "van der Chalmers", "given": ["Amalia"]}],
+                "telecom": [{"system": "phone", "value": "+39 050 123456"}],
+                "address": [{"line": ["Via Lunga 7"], "postalCode": "56100"}],
+                "contact": [{"name": {"family": "Rossini"}}],
+            }
+        }
+    ],
+}
+
+
+def found(document):
+    sought, survey = Sought(), Survey()
+    sought.note(BEFORE)
+    survey.note(document, Need("s"), sought, year=2026)
+    return survey
+
+
+def test_names_numbers_and_addresses_are_found_anywhere_in_any_case():
+    for value in ("CHALMERS", "amalia, 40", "+39 050 123456", "Via Lunga 7", "rossini", "mrn-4711"):
+        assert found({"resourceType": "Observation", "status": "final", "valueString": value}).found == 1, (
+            value
+        )
+    assert found({"resourceType": "Observation", "status": "final", "valueString": "der fasting"}).found == 0
+
+
+def test_ids_that_stayed_are_found():
+    assert found({"resourceType": "Patient", "id": "mrn-4711"}).found == 1
+
+
+def test_texts_and_attachments_that_are_left_are_counted():
+    survey = found(
+        {
+            "resourceType": "DocumentReference",
+            "status": "current",
+            "description": "a long story",
+            "content": [{"attachment": {"contentType": "text/plain", "data": "AAAA"}}],
+        }
+    )
+    assert (survey.texts, survey.attachments) == (1, 1)
+
+
+def test_invalid_records_are_counted():
+    survey = found({"resourceType": "Patient", "gender": 7})
+    assert (survey.records, survey.invalid) == (1, 1)
+
+
+def test_what_is_sought_is_not_kept_in_the_clear():
+    sought = Sought()
+    sought.note(BEFORE)
+    assert len(sought) > 5
+    assert b"halmers" not in b"".join(sought._terms)
