@@ -47,7 +47,7 @@ from abaton.engines import (
     VirtualEngine,
 )
 from abaton.engines.flower import Desk, FlowerEngine, Lost, Network, Place
-from abaton.errors import LayoutError
+from abaton.errors import LayoutError, Refused
 from abaton.learning import Examples, Learner, SklearnModel, Update
 from abaton.store import Journal, Store
 
@@ -111,6 +111,12 @@ class Odd(Learner):
         if os.getpid() != TESTS and self.name == "leaver":
             os.kill(os.getpid(), signal.SIGKILL)
         return super().train(task, version, start, settings, *rest)
+
+    def begin(self, at: float, version: int | None = None) -> None:
+        if self.name == "bound" and version is not None:
+            self.cohort = f"{version:064x}"
+        if self.name == "deserted":
+            raise Refused("nobody is left")
 
     def evaluate(self, model: np.ndarray) -> tuple[float, ...]:
         if self.name == "broken":
@@ -177,6 +183,14 @@ def test_learners_join_once_with_their_numbers_before_anything_else(make):
         events = heard(engine, 2)
         assert [(e.learner, e.examples, sum(e.labels)) for e in events] == [("a", 40, 20), ("b", 50, 20)]
         assert bell(engine) == []
+
+
+def test_a_learner_hears_of_a_task_first_and_may_refuse_it(make):
+    with begun(make, "bound", "deserted") as engine:
+        engine.submit([train("bound", "t"), train("deserted", "u"), evaluate("deserted")])
+        events = {event.task: event for event in heard(engine, 3)}
+    assert events["t"].cohort == "0" * 64
+    assert [events[task].reason for task in ("u", "e@deserted")] == ["task was refused"] * 2
 
 
 def test_a_task_is_answered_once_however_often_it_is_submitted(make):

@@ -29,6 +29,7 @@ from abaton.governance import (
     rounds_with,
     study_gate,
     take_snapshot,
+    who_may,
 )
 from abaton.governance.cohorts import leave_cohorts, mark_rounds
 from abaton.records.stages import Record
@@ -201,6 +202,26 @@ def test_a_consent_from_elsewhere_counts_for_what_it_says(registry):
     assert registry.reason(asking("bob", action=Action.SEND), NOW) is Reason.NOT_PERMITTED
     registry.receive({**make_consent(bob, NOW, None), "status": "rejected"}, bob, NOW)
     assert registry.reason(bob, NOW) is Reason.NOT_ACTIVE
+
+
+def test_asking_for_everybody_gives_what_asking_for_each_gives(registry):
+    names = ("ann", "expired", "partial", "gone", "left", "silent")
+    for name in names[1:-1]:
+        registry.opt_in(person(name), NOW)
+    registry.enrol(person("expired"), STUDY, DOCUMENT, NOW, until=NOW + DAY)
+    registry.enrol(person("partial"), STUDY, DOCUMENT, NOW, actions=[Action.COLLECT])
+    for name in ("gone", "left"):
+        registry.enrol(person(name), STUDY, DOCUMENT, NOW)
+    registry.withdraw(person("gone"), STUDY, NOW)
+    registry.opt_out(person("left"), NOW)
+    for when in (NOW, NOW + 2 * DAY):
+        for action in Action:
+            each = {person(n) for n in names if registry.reason(asking(n, action=action), when).allows}
+            assert who_may(registry, STUDY, action, when) == (DOCUMENT, each)
+    registry.publish(STUDY, "0" * 64, NOW)
+    assert who_may(registry, STUDY, Action.TRAIN, NOW) == ("0" * 64, frozenset())
+    registry.close(STUDY, NOW)
+    assert who_may(registry, STUDY, Action.TRAIN, NOW)[1] == frozenset()
 
 
 def test_cohorts_and_the_rounds_that_used_somebody(registry):
