@@ -19,6 +19,7 @@ from abaton.control import (
     Joined,
     Latest,
     Left,
+    Noted,
     Publish,
     Retire,
     Rules,
@@ -266,10 +267,19 @@ def test_events_survive_the_journal():
         Failed(2.0, "a", "t", "lost"),
         arrived(task),
         Tick(3.0, "x"),
+        Noted(4.0, "a", "node is back"),
     ]
     for event in [*events, Scored(1.0, "b", "t@b", (1, 2, 3))]:
         kind, body = to_row(event)
         assert from_row(kind, json.loads(json.dumps(body))) == event
+
+
+def test_what_is_noted_changes_nothing():
+    state, _ = joined(Rules(learners=1, rounds=3), "a")
+    assert step(Rules(learners=1, rounds=3), state, Noted(9.0, "a", "node is gone, its task waits")) == (
+        state,
+        (),
+    )
 
 
 TOLD = (4, 4, 5, 5, 5, 5, 2.0)

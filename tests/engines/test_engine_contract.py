@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier
+from tests.engines.flower.loop import LoopPost
 
 from abaton.codecs import Key, parse
 from abaton.control import (
@@ -43,6 +46,7 @@ from abaton.engines import (
     TrainTask,
     VirtualEngine,
 )
+from abaton.engines.flower import Desk, FlowerEngine, Lost, Network, Place
 from abaton.errors import LayoutError
 from abaton.learning import Examples, Learner, SklearnModel, Update
 from abaton.store import Journal, Store
@@ -70,9 +74,24 @@ def local(learners: Mapping[str, Learner], keep: Keep) -> AbstractContextManager
     return LocalEngine(learners, keep=keep, check=check)
 
 
+@contextmanager
+def flower(learners: Mapping[str, Learner], keep: Keep) -> Iterator[Engine]:
+    """Flower's engine and the sites' desks, with a post in between that has no network in it."""
+    with TemporaryDirectory() as folder:
+        desks = [
+            Desk(learner, Place(role, Path(folder, name)))
+            for name, learner in learners.items()
+            for role in ("train", "evaluate")
+        ]
+        post = LoopPost(dict(enumerate(desks)))
+        post.fate = lambda desk, p: Lost(8) if (desk.learner.name, p.kind) == ("leaver", "train") else None
+        yield FlowerEngine(post, Network("run", MODEL.layout.digest, poll=0.001), keep=keep, check=check)
+
+
 ENGINES: dict[str, Make] = {
     "virtual": virtual,
     "local": local,
+    "flower": flower,
 }
 
 

@@ -11,8 +11,10 @@ from abaton.cli import (
     audit,
     bench,
     codec,
+    federation,
     keys,
     lab,
+    network,
     records,
     retention,
     runs,
@@ -32,7 +34,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (runs.demo, runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
+app.command()(federation.demo)
+app.command()(federation.run)
+app.command()(federation.report)
+for command in (runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
 app.command()(serve.serve)
 app.command()(sealing.seal)
@@ -43,6 +48,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(codec.app, name="codec")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
+app.add_typer(network.app, name="network")
 app.add_typer(records.app, name="records")
 app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")

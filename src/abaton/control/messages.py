@@ -46,7 +46,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A learner's update has arrived."""
+    """A learner's update has arrived.
+
+    `cohort` is the fingerprint of whose records it was trained on, if the learner is bound to consents.
+    """
 
     at: float
     learner: str
@@ -57,6 +60,7 @@ class Arrived:
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     score: Counts = ()
+    cohort: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,15 @@ class Failed:
     learner: str
     task: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something happened on the way that changes nothing but explains a delay; one of a few fixed words."""
+
+    at: float
+    learner: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +213,11 @@ class Stop:
     reason: str
 
 
-Event: TypeAlias = Joined | Left | Arrived | Scored | Failed | Tick
+Event: TypeAlias = Joined | Left | Arrived | Scored | Failed | Tick | Noted
 Instruction: TypeAlias = Train | Evaluate | Commit | Retire | Publish | Wake | Cancel | Stop
 
 _EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick)
+    kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick, Noted)
 }
 
 

@@ -15,6 +15,7 @@ from abaton.control.messages import (
     Instruction,
     Joined,
     Left,
+    Noted,
     Retire,
     Scored,
     Tick,
@@ -52,6 +53,8 @@ def step(rules: Rules, state: State, event: Event) -> Answer:
             if event.name != synchronous.deadline(state.version, state.attempt):
                 return state, ()
             return _settle(rules, replace(state, late=True), event.at)
+        case Noted():
+            return state, ()
 
 
 def _joined(rules: Rules, state: State, event: Joined) -> Answer:

@@ -3,13 +3,13 @@
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.centre import CentreAway, CentreClient
-from abaton.site.checking import Check, check_site
+from abaton.site.checking import Check, check_site, checked
 from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, StatedGround, subject_tag
 from abaton.site.dealings import Dealings, deal
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.masking import masked, told
-from abaton.site.opening import open_site
+from abaton.site.opening import gate_of, open_site
 from abaton.site.queries import Query, queries
 from abaton.site.reading import SiteError, SiteFile, load_site, site_from_toml, smallest_count
 from abaton.site.rest import RestSource
@@ -53,7 +53,9 @@ __all__ = [
     "Wanted",
     "Web",
     "check_site",
+    "checked",
     "deal",
+    "gate_of",
     "load_site",
     "masked",
     "open_site",

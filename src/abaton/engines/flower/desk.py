@@ -1,0 +1,196 @@
+"""The site's side: one message answered from the learner and from what the site keeps on its own disk.
+
+Flower starts a new process for every message, so nothing may live in memory: the learner's memory and its last
+answer, the models that differences are taken from, and what others have committed, as far as the site has heard, are
+files in a folder that belongs to the site, one for each run. All of it is written before the answer leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abaton.control import settings_from
+from abaton.engines.flower.differences import decode, model_name
+from abaton.engines.flower.parcels import Parcel
+from abaton.engines.site import SiteState
+from abaton.errors import AbatonError, PayloadError
+from abaton.files import replacing
+from abaton.learning import Learner, Watch
+from abaton.store import digest_of, writing
+from abaton.vectors import Vector
+
+_HELD = 4  # models that each of the two nodes keeps as bases
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and for what a node works.
+
+    Attributes:
+        role: `train` or `evaluate`.
+        folder: the site's own folder; both of its nodes share it.
+        study: the digest of the study document that the site agreed to.
+        group: which group of learners the site belongs to.
+    """
+
+    role: str
+    folder: Path
+    study: str = ""
+    group: str = ""
+
+
+class Desk:
+    """Answers messages for one site."""
+
+    def __init__(self, learner: Learner, place: Place) -> None:
+        self.learner, self.place = learner, place
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        """Do what a message asks; whatever goes wrong is told by one of a few fixed words."""
+        try:
+            return self._answer(parcel)
+        except _Said as said:
+            return Parcel("answer", {"reason": str(said)})
+        except AbatonError:
+            return Parcel("answer", {"reason": "task was refused"})
+        except Exception:
+            return Parcel("answer", {"reason": "learner failed"})
+
+    def _answer(self, parcel: Parcel) -> Parcel:
+        about, do = parcel.about, self._doing.get(parcel.kind)
+        if do is None:
+            raise _Said("unknown message")
+        if about["study"] != self.place.study:
+            raise _Said("another study")
+        if about["layout"] != self.learner.model.layout.digest:
+            raise _Said("another layout")
+        run = Path(self.place.folder, digest_of(str(about["run"]).encode())[:32])
+        drawer = _Drawer(run, self.place.role, self.learner.model.layout.size)
+        made = do(self, drawer, parcel)
+        return Parcel("answer", {**made.about, "holds": drawer.names()}, made.blobs)
+
+    def _introduce(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+        learner, place = self.learner, self.place
+        numbers = {"examples": len(learner.examples), "labels": list(learner.labels)}
+        return Parcel("answer", {"site": learner.name, "role": place.role, "group": place.group, **numbers})
+
+    def _train(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+        about, learner = parcel.about, self.learner
+        state, key = SiteState(drawer.folder, learner.name), str(about["key"])
+        if (known := state.answered(key)) is not None:
+            return Parcel("answer", known[0], {"update": known[1]})
+        (start,) = drawer.models([(about, parcel.blobs["model"])])
+        state.refresh(learner)
+        watch = Watch(time.monotonic, lambda: max(int(about["committed"]), drawer.committed()))
+        settings = settings_from(about["settings"])
+        made = learner.train(key, int(about["version"]), start, settings, watch)
+        answer = {"key": key, "steps": made.steps, "loss": made.loss, "score": list(made.score)}
+        answer |= {"examples": learner.size(settings)}
+        state.save(learner, answer, made.payload)
+        return Parcel("answer", answer, {"update": made.payload})
+
+    def _evaluate(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+        drawer.tell(int(parcel.about["committed"]))
+        SiteState(drawer.folder, self.learner.name).refresh(self.learner)
+        asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
+        return Parcel("answer", {"scores": [self._score(model) for model in drawer.models(asked)]})
+
+    def _score(self, model: Vector) -> list[float] | str:
+        """What the evaluator counted, or why it did not: one model that cannot be scored spoils no other."""
+        try:
+            return list(self.learner.evaluate(model))
+        except AbatonError:
+            return "task was refused"
+        except Exception:
+            return "learner failed"
+
+    def _tell(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+        drawer.tell(int(parcel.about["committed"]))
+        return Parcel("answer", {})
+
+    _doing: Mapping[str, Callable[[Desk, _Drawer, Parcel], Parcel]] = {
+        "query": _introduce,
+        "train": _train,
+        "evaluate": _evaluate,
+        "tell": _tell,
+    }
+
+
+class _Said(Exception):
+    """One of the fixed words that tell the controller what is wrong."""
+
+
+class _Drawer:
+    """A run's folder at the site: the models it holds, and how far others have come.
+
+    Each of the site's nodes lets go of its own models only, so that neither takes away what a message on its way to the
+    other builds upon.
+    """
+
+    def __init__(self, folder: Path, role: str, size: int) -> None:
+        self.folder, self._size = folder, size
+        self._models, self._count = folder / "models" / role, folder / "committed.json"
+
+    def names(self) -> list[str]:
+        """The models that this node holds, the oldest first."""
+        return [path.stem for path in self._held()]
+
+    def models(self, sent: Sequence[tuple[Mapping[str, Any], bytes]]) -> list[Vector]:
+        """The models that differences lead to; the newest of them are held, once all have been read."""
+        made = {str(about["model"]): self._model(about, data) for about, data in sent}
+        with writing(self._models):
+            self._models.mkdir(parents=True, exist_ok=True)
+            for name, vector in list(made.items())[-_HELD:]:
+                with replacing(self._models / f"{name}.model") as begun:
+                    begun.write_bytes(vector.tobytes())
+        for old in self._held()[:-_HELD]:
+            old.unlink(missing_ok=True)
+        return [made[str(about["model"])] for about, _ in sent]
+
+    def _model(self, about: Mapping[str, Any], data: bytes) -> Vector:
+        base = None if about["base"] is None else self._read(str(about["base"]))
+        vector = decode(data, self._size, base)
+        if model_name(vector) != about["model"]:
+            raise PayloadError("a model that came over the network is not what its name says")
+        return vector
+
+    def tell(self, committed: int) -> None:
+        """Write down how many steps have been committed, for the node that trains."""
+        if committed > self.committed():
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with replacing(self._count, sync=False) as begun:
+                    begun.write_text(json.dumps(committed))
+
+    def committed(self) -> int:
+        """How many steps have been committed, as far as the site has heard."""
+        try:
+            return int(json.loads(self._count.read_text()))
+        except (OSError, ValueError):
+            return 0
+
+    def _read(self, name: str) -> Vector:
+        if name.isalnum():  # a name is a digest, never a way to another folder
+            for path in self._models.parent.glob(f"*/{name}.model"):
+                with contextlib.suppress(OSError, ValueError):
+                    vector = np.frombuffer(path.read_bytes(), "<f4")
+                    if len(vector) == self._size and model_name(vector) == name:
+                        return vector
+        raise _Said("base is gone")
+
+    def _held(self) -> list[Path]:
+        found = []
+        for path in self._models.glob("*.model"):
+            try:
+                found.append((path.stat().st_mtime_ns, path))
+            except FileNotFoundError:
+                continue
+        return [path for _, path in sorted(found)]

@@ -1,0 +1,380 @@
+"""The controller's side: tasks out as messages, answers in as events, over a post that only carries.
+
+Every node has at most one message under way, because Flower's nodes take them one after the other anyway: so a task
+that waits can be cancelled, and evaluations that wait travel together. What gets lost on the way is sent again under
+the same key; a site that has done it answers from its disk. A node that is away for longer than `absence` has left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from abaton.control import Arrived, Event, Failed, Joined, Left, Noted, Scored, Tick
+from abaton.engines.contract import Task, TrainTask
+from abaton.engines.flower import answers
+from abaton.engines.flower.differences import Shelf
+from abaton.engines.flower.parcels import Lost, Parcel, Post, plain_reason
+from abaton.engines.flower.seats import Seat, Site, Sites
+from abaton.errors import AbatonError
+
+Check = Callable[[str, int, bytes], None]
+
+_DEATHS = 3
+_GONE, _DIED, _REPLY_GONE, _LATE = 5, 8, 4, 3  # Flower's codes
+_AGAIN = {
+    _GONE: "node is gone, its task waits",
+    _DIED: "process ended, its task is sent again",
+    _REPLY_GONE: "answer was lost, its task is sent again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a run on a network goes by.
+
+    Attributes:
+        run: the run's name: a site keeps a folder for each.
+        layout: the digest of the model's layout; a node with another one is refused.
+        study: the digest of the study document; a node that agreed to another one is refused.
+        admitted: tells whose each registered node is now, as (site, role); without it, nodes are believed.
+        patience: seconds after which a task without an answer is given up.
+        absence: seconds after which a node that is away has left; a restart takes Flower about 60.
+        poll: seconds between looks for answers; nodes are looked for ten times as rarely.
+    """
+
+    run: str
+    layout: str
+    study: str = ""
+    admitted: Callable[[], Mapping[int, tuple[str, str]]] | None = None
+    patience: float = 3600.0
+    absence: float = 300.0
+    poll: float = 0.2
+
+
+@dataclass(slots=True)
+class _Met:
+    """The nodes that have been asked who they are, and those that were turned away."""
+
+    letters: dict[str, int] = field(default_factory=dict)
+    nodes: set[int] = field(default_factory=set)
+    looked: float = float("-inf")
+
+
+class FlowerEngine:
+    """Sites on a network, in wall-clock time.
+
+    Args:
+        post: what carries the messages.
+        network: what the run goes by.
+        keep: stores a payload and returns its digest.
+        check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
+        clock: the time in seconds.
+        sleep: waits so many seconds.
+    """
+
+    real: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        post: Post,
+        network: Network,
+        *,
+        keep: Callable[[bytes], str],
+        check: Check,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._post, self._network, self._keep, self._check = post, network, keep, check
+        self._clock, self._sleep = clock, sleep
+        self._began = clock()
+        self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
+        self._seen: set[str] = set()
+        self._timers: dict[str, float] = {}
+        self._happened: list[Event] = []
+        self._committed = 0
+
+    def now(self) -> float:
+        """Seconds since the engine was started."""
+        return self._clock() - self._began
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Hand tasks to the sites they are for; those of a node that is busy or away wait."""
+        for task in tasks:
+            if task.key in self._seen:
+                continue
+            self._seen.add(task.key)
+            seat = self._sites.of(task)
+            if seat is None:
+                self._fail([task], "learner is gone")
+            else:
+                seat.waiting.append(task)
+
+    def events(self) -> Sequence[Event]:
+        """What happened next; waits for it, also for sites that are still to come."""
+        self._hand_out()  # not in submit: what the controller asks for after one look at the post travels together
+        while not self._happened:
+            self._look()
+            self._collect()
+            self._give_up()
+            self._ring()
+            if not self._happened:
+                self._hand_out()
+                self._sleep(self._pause())
+        happened, self._happened = self._happened, []
+        return happened
+
+    def set_timer(self, name: str, at: float) -> None:
+        """Ask for a tick at a time."""
+        self._timers[name] = at
+
+    def cancel(self, key: str) -> None:
+        """Forget a task that has not been sent; one under way is let end, and its answer is not waited for."""
+        for seat in self._sites.seats:
+            seat.waiting = [task for task in seat.waiting if task.key != key]
+
+    def tell(self, committed: int) -> None:
+        """Let learners know, with the next message to their site or by one of its own."""
+        self._committed = committed
+
+    # ---- who is there -------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Ask new nodes who they are, and notice those that are gone."""
+        if self.now() < self._met.looked + 10 * self._network.poll:
+            return
+        self._met.looked, there = self.now(), set(self._post.nodes())
+        for seat in self._sites.seats:
+            if seat.node is not None and not self._is_admitted(seat.node, seat):
+                self._note(seat.site.name, "node was revoked")
+                seat.node = None
+                self._leave(seat, "learner is gone")
+            elif seat.node is not None and seat.node not in there:
+                self._away(seat)
+        self._met.nodes &= there
+        for node in sorted(there - self._met.nodes):
+            letter = self._post.send(node, Parcel("query", self._about()), self._network.patience)
+            if letter:
+                self._met.nodes.add(node)
+                self._met.letters[letter] = node
+
+    def _about(self) -> dict[str, Any]:
+        network = self._network
+        return {"run": network.run, "study": network.study, "layout": network.layout}
+
+    def _meet(self, node: int, answer: Parcel | Lost) -> None:
+        if isinstance(answer, Lost):
+            self._met.nodes.discard(node)  # it is asked again when it is seen again
+            return
+        try:
+            if answer.reason is not None:
+                raise _Refused(answer.reason)
+            said = answers.introduction(answer.about)
+            if not self._is_admitted(node, Site(said.site).seat(evaluates=said.evaluates)):
+                raise _Refused("not the site its key belongs to")
+        except (_Refused, AbatonError) as error:
+            why = str(error) if isinstance(error, _Refused) else "unreadable answer"
+            self._note("", f"node {node} is turned away: {why}")
+            return
+        site = self._sites.named(said.site)
+        seat = site.seat(evaluates=said.evaluates)
+        seat.holds = answers.holds(answer.about)
+        self._sit(seat, node, said)
+
+    def _is_admitted(self, node: int, seat: Seat) -> bool:
+        """Whether a node's key was admitted for a seat, and still is."""
+        admitted, role = self._network.admitted, "evaluate" if seat.evaluates else "train"
+        return admitted is None or admitted().get(node) == (seat.site.name, role)
+
+    def _sit(self, seat: Seat, node: int, said: answers.Introduction) -> None:
+        """Let a node take its seat, also from one that Flower does not yet know to be gone."""
+        if seat.letter:
+            seat.put_back()
+        site, seat.node, seat.deaths = seat.site, node, 0
+        if not seat.evaluates:
+            site.about = said
+        if site.joined:
+            self._note(site.name, "node is back")
+        elif site.complete and site.about is not None:
+            site.joined, site.left = True, False
+            about = site.about
+            self._happened.append(Joined(self.now(), site.name, about.examples, about.group, about.labels))
+
+    def _away(self, seat: Seat) -> None:
+        """A node is gone: what it was doing waits until it is back."""
+        seat.put_back()
+        seat.node, seat.since = None, self.now()
+        self._note(seat.site.name, _AGAIN[_GONE])
+
+    def _leave(self, seat: Seat, reason: str) -> None:
+        """Give up a node; a site that cannot train any more has left."""
+        self._fail(seat.drop(), reason)
+        site = seat.site
+        if not seat.evaluates and not site.left:
+            self._fail(site.evaluates.drop(), "learner is gone")
+            site.joined, site.left = False, True
+            self._happened.append(Left(self.now(), site.name))
+
+    # ---- what they do -------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        for seat in self._sites.seats:
+            if seat.node is None or seat.letter or seat.deaths > _DEATHS:
+                continue
+            if seat.waiting:
+                seat.tasks = seat.next()
+                self._send(seat, self._wrap(seat))
+            elif seat.evaluates and self._is_asked_for(seat.site):
+                self._send(seat, Parcel("tell", {**self._about(), "committed": self._committed}))
+
+    def _is_asked_for(self, site: Site) -> bool:
+        """Whether the site trains right now in a way that depends on what others have committed since."""
+        return site.told < self._committed and any(
+            isinstance(task, TrainTask) and task.settings.adaptive is not None for task in site.trains.tasks
+        )
+
+    def _wrap(self, seat: Seat) -> Parcel:
+        about, held = {**self._about(), "committed": self._committed}, seat.bases
+        (first, *_) = seat.tasks
+        if isinstance(first, TrainTask):
+            named, data = self._shelf.parcel(first.model, held)
+            about |= {"key": first.key, "version": first.version, "settings": asdict(first.settings), **named}
+            return Parcel("train", about, {"model": data})
+        made = [self._shelf.parcel(task.model, held) for task in seat.tasks]
+        tasks = [{"key": task.key, **named} for task, (named, _) in zip(seat.tasks, made, strict=True)]
+        return Parcel(
+            "evaluate", {**about, "tasks": tasks}, {f"model/{i}": data for i, (_, data) in enumerate(made)}
+        )
+
+    def _send(self, seat: Seat, parcel: Parcel) -> None:
+        assert seat.node is not None
+        seat.site.told = max(seat.site.told, self._committed)
+        seat.letter, seat.since = self._post.send(seat.node, parcel, self._patience(seat)), self.now()
+        if not seat.letter:
+            self._away(seat)
+
+    def _patience(self, seat: Seat) -> float:
+        """How long an answer may take; time that a task was given to train does not try patience."""
+        given = (task.settings.budget for task in seat.tasks if isinstance(task, TrainTask))
+        return self._network.patience + sum(given)
+
+    def _collect(self) -> None:
+        open_letters = {seat.letter: seat for seat in self._sites.seats if seat.letter}
+        wanted = [*self._met.letters, *open_letters]
+        if not wanted:
+            return
+        # Order is the journal's: answers that one look finds together are taken in a fixed order.
+        for letter, answer in sorted(self._post.collect(wanted).items()):
+            if letter in self._met.letters:
+                self._meet(self._met.letters.pop(letter), answer)
+            elif (seat := open_letters.get(letter)) is not None and seat.letter == letter:
+                self._lost(seat, answer.code) if isinstance(answer, Lost) else self._hear(seat, answer)
+
+    def _lost(self, seat: Seat, code: int) -> None:
+        if code not in _AGAIN:
+            late = code == _LATE
+            self._done(seat, [], "no answer in time" if late else "learner failed")
+            return
+        seat.deaths += code != _GONE
+        if seat.deaths > _DEATHS:
+            self._leave(seat, "process ended")
+            return
+        seat.put_back()
+        self._note(seat.site.name, _AGAIN[code])
+
+    def _hear(self, seat: Seat, answer: Parcel) -> None:
+        seat.deaths = 0
+        seat.holds = answers.holds(answer.about)
+        if answer.reason == "base is gone":
+            seat.holds = seat.site.trains.holds = ()
+            seat.put_back()
+            self._note(seat.site.name, "base is gone, the full model is sent")
+        elif answer.reason is not None:
+            self._done(seat, [], answer.reason)
+        elif seat.evaluates:
+            self._done(seat, self._scores(seat, answer), "unreadable answer")
+        else:
+            self._done(seat, self._update(seat, answer), "unreadable update")
+
+    def _done(self, seat: Seat, made: Sequence[Event], otherwise: str) -> None:
+        """Take a message off a seat: what was made of it has happened, and without that its tasks have failed."""
+        tasks, seat.tasks, seat.letter = seat.tasks, [], ""
+        if tasks and not made:
+            self._fail(tasks, otherwise)
+        self._happened += made
+
+    def _update(self, seat: Seat, answer: Parcel) -> Sequence[Event]:
+        (task,) = seat.tasks
+        assert isinstance(task, TrainTask)
+        payload = answer.blobs.get("update", b"")
+        try:
+            said = answers.trained(answer.about)
+            self._check(task.learner, task.version, payload)
+        except AbatonError:
+            return ()
+        metrics = {} if said.loss is None else {"loss": said.loss}
+        return (
+            Arrived(
+                self.now(),
+                task.learner,
+                task.key,
+                self._keep(payload),
+                len(payload),
+                said.steps,
+                said.examples,
+                metrics,
+                said.score,
+            ),
+        )
+
+    def _scores(self, seat: Seat, answer: Parcel) -> Sequence[Event]:
+        said = answer.about.get("scores")
+        if not isinstance(said, list) or len(said) != len(seat.tasks):
+            return ()
+        return [self._score(task, one) for task, one in zip(seat.tasks, said, strict=True)]
+
+    def _score(self, task: Task, said: object) -> Event:
+        if isinstance(said, str):
+            return Failed(self.now(), task.learner, task.key, plain_reason(said))
+        try:
+            return Scored(self.now(), task.learner, task.key, answers.counts(said))
+        except AbatonError:
+            return Failed(self.now(), task.learner, task.key, "unreadable answer")
+
+    # ---- time ---------------------------------------------------------------------------------------------------
+
+    def _give_up(self) -> None:
+        for seat in self._sites.seats:
+            if seat.letter and self.now() > seat.since + self._patience(seat):
+                self._done(seat, [], "no answer in time")
+            elif self._is_missed(seat):
+                self._leave(seat, "learner is gone")
+
+    def _is_missed(self, seat: Seat) -> bool:
+        """Whether somebody waits for a node that has been away, or has not come, for too long."""
+        if seat.deaths > _DEATHS:
+            return bool(seat.waiting)
+        away = seat.node is None and self.now() > seat.since + self._network.absence
+        return away and (seat.site.joined or bool(seat.waiting))
+
+    def _ring(self) -> None:
+        for name, at in sorted(self._timers.items(), key=lambda timer: timer[1]):
+            if at <= self.now():
+                del self._timers[name]
+                self._happened.append(Tick(self.now(), name))
+
+    def _pause(self) -> float:
+        next_ring = min(self._timers.values(), default=float("inf")) - self.now()
+        return max(0.0, min(self._network.poll, next_ring))
+
+    def _fail(self, tasks: Sequence[Task], reason: str) -> None:
+        self._happened += [Failed(self.now(), task.learner, task.key, reason) for task in tasks]
+
+    def _note(self, learner: str, what: str) -> None:
+        self._happened.append(Noted(self.now(), learner, what))
+
+
+class _Refused(Exception):
+    """Why a node is turned away."""

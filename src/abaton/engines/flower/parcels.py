@@ -1,0 +1,132 @@
+"""What crosses the network: a kind, a few plain values, and bytes by name.
+
+A parcel becomes one Flower message: the plain values as one JSON text in a small config record, the bytes as arrays of
+``uint8`` in pieces of at most 1 MiB. Flower moves each piece by a request of its own that must end within 30 seconds,
+two at a time; pieces of this size do, also on a line of 1 Mbit/s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from abaton.errors import PayloadError
+
+PIECE = 1 << 20
+_LONGEST = 1 << 20  # characters of plain values: much more than any honest message has
+
+REASONS = frozenset(
+    {
+        "another layout",
+        "another study",
+        "base is gone",
+        "learner failed",
+        "task was refused",
+        "unknown message",
+    }
+)
+"""Everything that a site may say went wrong; no other text of a site's errors is ever passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One message.
+
+    Attributes:
+        kind: `query`, `train`, `evaluate` or `tell`, and `answer` on the way back.
+        about: plain values.
+        blobs: bytes by name.
+    """
+
+    kind: str
+    about: Mapping[str, Any]
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many bytes its blobs have."""
+        return sum(map(len, self.blobs.values()))
+
+    @property
+    def reason(self) -> str | None:
+        """Why the site did not do it, in words of ours; nothing if it did."""
+        said = self.about.get("reason")
+        return None if said is None else plain_reason(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A message that will not be answered, with Flower's code for why; its text stays unread."""
+
+    code: int
+
+
+class Post(Protocol):
+    """What carries parcels to nodes and back."""
+
+    def nodes(self) -> Collection[int]:
+        """Which nodes are connected."""
+
+    def send(self, node: int, parcel: Parcel, ttl: float) -> str:
+        """Send a parcel; the name under which its answer is collected, empty if there is no such node."""
+
+    def collect(self, letters: Collection[str]) -> Mapping[str, Parcel | Lost]:
+        """The answers that are there, by the names of what they answer; never waits."""
+
+
+def plain_reason(said: object) -> str:
+    """A site's reason if it is one of those that a site may give.
+
+    >>> plain_reason("another study"), plain_reason("patient 4711 is not finite")
+    ('another study', 'learner failed')
+    """
+    return said if isinstance(said, str) and said in REASONS else "learner failed"
+
+
+def pieces(blobs: Mapping[str, bytes], most: int = PIECE) -> Iterator[tuple[str, bytes]]:
+    """Bytes cut into pieces, each under a name that says where it belongs.
+
+    >>> dict(pieces({"model": b"abcde"}, most=2))
+    {'model/0': b'ab', 'model/1': b'cd', 'model/2': b'e'}
+    """
+    for name, data in blobs.items():
+        for number, start in enumerate(range(0, len(data), most)):
+            yield f"{name}/{number}", data[start : start + most]
+
+
+def together(cut: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The bytes that were cut into pieces.
+
+    >>> together({"model/1": b"cd", "model/0": b"ab"})
+    {'model': b'abcd'}
+    """
+    found: dict[str, dict[int, bytes]] = {}
+    for name, data in cut.items():
+        whole, _, number = name.rpartition("/")
+        if not whole or not number.isdecimal():
+            raise PayloadError("a message holds a piece without a place", where="network")
+        found.setdefault(whole, {})[int(number)] = data
+    for parts in found.values():
+        if sorted(parts) != list(range(len(parts))):
+            raise PayloadError("a message lacks a piece", where="network")
+    return {name: b"".join(parts[i] for i in range(len(parts))) for name, parts in found.items()}
+
+
+def to_text(about: Mapping[str, Any]) -> str:
+    """Plain values as the text that travels."""
+    return json.dumps(about, separators=(",", ":"))
+
+
+def from_text(text: object) -> dict[str, Any]:
+    """The plain values that a text holds; anything else is refused."""
+    try:
+        if not isinstance(text, str) or len(text) > _LONGEST:
+            raise ValueError
+        about = json.loads(text)
+    except (ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict):
+        raise PayloadError("a message has no readable header", where="network")
+    return about

@@ -1,0 +1,157 @@
+"""A real federation: Flower's programs, four sites with two nodes each, TLS and node keys, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sql
+from tests.engines.flower import federation as study
+from tests.engines.flower.programs import Federation, running
+
+from abaton.control import Arrived, Failed, Noted, Scored, from_row
+from abaton.control.community import CommunityModel
+from abaton.engines import Driver, LocalEngine, Replayed, Task, TrainTask, VirtualEngine
+from abaton.learning import Learner
+from abaton.store import Journal, Store
+
+pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+PROGRAMS = "tests.engines.flower.federation"
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory) -> Iterator[Federation]:
+    """One federation for all tests here: its start is what takes long."""
+    folder = tmp_path_factory.mktemp("federation")
+    with running(folder, study.SITES, f"{PROGRAMS}:open_learner", study.STUDY) as made:
+        yield made
+
+
+def submit(federation: Federation, run: str) -> None:
+    about = {"run": run, "store": str(federation.folder / run), "centre": str(federation.centre.folder)}
+    federation.centre.submit(f"{PROGRAMS}:conduct", json.dumps(about))
+
+
+def versions(federation: Federation, run: str) -> int:
+    folder = federation.folder / run
+    assert not (folder / "failed").exists(), (folder / "failed").read_text()
+    if not (folder / "abaton.db").exists():
+        return -1
+    with Store(folder) as store:
+        return len(store.models(run)) - 1
+
+
+def is_back(federation: Federation, run: str, site: str) -> bool:
+    """Whether a site has trained again after its node came back."""
+    assert versions(federation, run) >= 0
+    with (
+        Store(federation.folder / run) as store,
+        store.reading() as connection,
+    ):  # a journal would take it over
+        rows = connection.execute(sql.text("SELECT kind, body FROM events ORDER BY sequence")).all()
+    told = [from_row(kind, json.loads(body)) for kind, body in rows]
+    mine = [e for e in told if getattr(e, "learner", "") == site]
+    back = [i for i, e in enumerate(mine) if isinstance(e, Noted) and e.what == "node is back"]
+    return bool(back) and any(isinstance(e, Arrived) for e in mine[back[0] :])
+
+
+def events(journal: Journal) -> list:
+    return [from_row(*row) for row in journal.rows()]
+
+
+def digests(store: Store, run: str) -> list[str]:
+    return [model.digest for model in store.models(run)]
+
+
+def alone(run: str) -> tuple[dict, CommunityModel]:
+    return {site: study.open_learner(site) for site in study.SITES}, study.community(run)
+
+
+def test_rounds_give_the_same_digests_on_virtual_local_and_flower(federation, tmp_path):
+    submit(federation, "rounds")
+    federation.tend(lambda: versions(federation, "rounds") == study.rules("rounds").rounds)
+    with Store(federation.folder / "rounds") as store:
+        expected = digests(store, "rounds")
+    with Store(tmp_path) as store:
+        for name in ("virtual", "local"):
+            journal = Journal(store, name)
+            learners, community = alone("rounds")
+            engine = (
+                VirtualEngine(learners, {}, keep=journal.payloads.put, seed=0)
+                if name == "virtual"
+                else LocalEngine(
+                    learners, keep=journal.payloads.put, check=study.check, states=tmp_path / "states"
+                )
+            )
+            try:
+                Driver(study.rules("rounds"), community, engine, journal).run()
+            finally:
+                engine.close()
+            assert digests(store, name) == expected
+
+
+def test_an_asynchronous_run_survives_its_node_its_controller_and_its_superlink(federation, tmp_path):
+    run, folder = "async", federation.folder / "async"
+    submit(federation, run)
+    federation.tend(lambda: versions(federation, run) >= 2)
+    os.killpg(federation.sites["b"].keepers["train"].pid, signal.SIGKILL)
+    federation.tend(lambda: is_back(federation, run, "b"))
+    before = versions(federation, run)
+    os.kill(int((folder / "controller.pid").read_text()), signal.SIGKILL)
+    submit(federation, run)
+    federation.tend(lambda: versions(federation, run) >= before + 3)
+    os.kill(federation.centre.link.pid, signal.SIGKILL)
+    federation.tend(lambda: versions(federation, run) == study.rules(run).rounds)
+
+    with Store(folder) as store:
+        journal = Journal(store, run)
+        told, expected = events(journal), digests(store, run)
+        answered = [e.task for e in told if isinstance(e, Arrived | Scored | Failed)]
+        assert len(answered) == len(set(answered)), "nothing counts twice"
+        assert any("refuses a node for about a minute" in line for line in federation.said)
+        assert any(line.startswith("superlink ended") for line in federation.said)
+        words = [e.what for e in told if isinstance(e, Noted) and e.learner == "b"]
+        assert words[:2] == ["node is gone, its task waits", "node is back"], "the journal explains it"
+        tasks = replayed(journal, told, expected, tmp_path)
+        check_memory(journal, told, tasks)
+
+
+class Told(Replayed):
+    """A journal told to a new controller, with the tasks that it asks for."""
+
+    tasks: dict[str, Task]
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        self.tasks |= {task.key: task for task in tasks}
+        super().submit(tasks)
+
+
+def replayed(journal: Journal, told: list, expected: list[str], folder: Path) -> dict[str, Task]:
+    """The journal alone gives the same versions; the tasks that were asked for on the way."""
+    with Store(folder) as fresh:
+        again = Journal(fresh, "again")
+        for event in told:
+            if isinstance(event, Arrived):
+                again.payloads.put(journal.payloads.get(event.payload))
+        engine = Told(VirtualEngine({}, {}, keep=again.payloads.put, seed=0), told)
+        engine.tasks = {}
+        Driver(study.rules("async"), study.community("async"), engine, again).run()
+        assert digests(fresh, "again") == expected
+        return engine.tasks
+
+
+def check_memory(journal: Journal, told: list, tasks: dict[str, Task]) -> None:
+    """Each site's memory moved once for each of its tasks, in spite of all that happened."""
+    learners, _ = alone("async")
+    for event in told:
+        if isinstance(event, Arrived):
+            task = tasks[event.task]
+            assert isinstance(task, TrainTask)
+            made = Learner.train(learners[event.learner], task.key, task.version, task.model, task.settings)
+            assert made.payload == journal.payloads.get(event.payload)
