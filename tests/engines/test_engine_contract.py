@@ -174,7 +174,7 @@ def bell(engine: Engine) -> list:
 
 def test_learners_join_once_with_their_numbers_before_anything_else(make):
     with make(learners("a", "b"), Kept().put) as engine:
-        events = heard(engine, 2)
+        events = sorted(heard(engine, 2), key=lambda e: e.learner)
         assert [(e.learner, e.examples, sum(e.labels)) for e in events] == [("a", 40, 20), ("b", 50, 20)]
         assert bell(engine) == []
 
