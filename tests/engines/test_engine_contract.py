@@ -238,6 +238,8 @@ def test_a_learner_that_has_left_is_told_of_once_and_never_answers(make):
         while not any(isinstance(e, Left) for e in events):
             events += engine.events()
         engine.submit([train("leaver", "later"), train("a", "a")])
+        while not any(isinstance(e, Arrived) for e in events):
+            events += engine.events()
         events += bell(engine)
         assert [e.learner for e in events if isinstance(e, Left)] == ["leaver"]
         assert {e.learner for e in events if isinstance(e, Arrived)} == {"a"}
