@@ -1,25 +1,54 @@
-"""Governance measured: 100,000 rows of the mapping table, sealing and the audit chain, on this machine's disk.
+"""Governance measured: 100,000 rows of the mapping table, sealing, the audit chain, and the intake under load.
 
 The vault's rows are sealed one by one to the data controller's key, so the limit is what HPKE itself needs; both are
-measured in one run. Everything is on embedded SQLite with full durability.
+measured in one run. The intake is a process of its own on loopback, asked by a few senders at once, each envelope with
+consent, parts and receipt; a receipt that does not come, or comes for something else, is counted as lost. All is on
+embedded SQLite with full durability.
 """
 
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from abaton.bench import Measure, at_least, at_most, best_seconds
-from abaton.governance import Audit, Entry, Header, Ring, Vault, look, metadata, opened, seal, verify
+from abaton.governance import (
+    Ask,
+    Audit,
+    Entry,
+    Header,
+    Inbox,
+    Registry,
+    Ring,
+    Role,
+    Senders,
+    Vault,
+    look,
+    make_consent,
+    metadata,
+    opened,
+    seal,
+    verifier,
+    verify,
+)
+from abaton.governance.keyfiles import lock, write_ring
+from abaton.governance.receipts import read_receipt
 from abaton.governance.tags import tag
+from abaton.governance.times import stamp
 from abaton.records.pseudonyms import MappingRow
+from abaton.site import CentreClient
 from abaton.store import Database
 
 ROWS, BATCH, LOOKUPS = 100_000, 1_000, 2_000
+SENDERS, ENVELOPES, PART = 4, 25, 1 << 16
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = bytes(range(32))
 
@@ -28,7 +57,7 @@ def run() -> list[Measure]:
     """All measurements."""
     with tempfile.TemporaryDirectory() as folder:
         ring = Ring.new("controller", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
-        return [*_vault(Path(folder), ring), *_seal(ring), *_audit(Path(folder))]
+        return [*_vault(Path(folder), ring), *_seal(ring), *_audit(Path(folder)), *_intake(Path(folder))]
 
 
 def _cpu(call: Callable[[], object]) -> float:
@@ -112,3 +141,96 @@ def _audit(folder: Path) -> list[Measure]:
         Measure("audit: entries written one by one, durable", count / wall, "entries/s"),
         at_least("audit: entries verified", count / checking, 10_000, "entries/s"),
     ]
+
+
+_SERVER = """
+import sys
+from pathlib import Path
+from abaton.governance import Inbox, metadata
+from abaton.governance.keyfiles import read_ring
+from abaton.governance.service import Centre, Limits, Listen, serve
+from abaton.site import CentreClient
+from abaton.store import Database
+folder = Path(sys.argv[1])
+ring = read_ring(folder / "centre.keys", b"benchmark")
+inbox = Inbox(folder / "inbox", Database(folder / "centre.db", metadata), ring.public, ring.signing)
+limits = Limits(sender_rate=1e6, address_rate=1e6)
+serve(Centre(inbox, limits), Listen(port=0), lambda address: print(address, flush=True))
+"""
+
+
+def _intake(folder: Path) -> list[Measure]:
+    """Some senders at once, each with its own people: consents, then envelopes in two parts, then receipts."""
+    now = stamp(datetime.now(UTC))
+    centre = Ring.new("centre", secrets.token_bytes, now)
+    write_ring(folder / "centre.keys", lock(centre, b"benchmark", secrets.token_bytes, n=16))
+    sites = [Ring.new(f"site-{i}", secrets.token_bytes, now) for i in range(SENDERS)]
+    with Database(folder / "centre.db", metadata) as database:
+        for site in sites:
+            Senders(database).enter(site.public, Role.SITE, datetime.now(UTC))
+        Registry(database).publish("bench", "ab" * 32, datetime.now(UTC))
+    words = [sys.executable, "-c", _SERVER, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            loads = [_Load(address, centre, site, folder) for site in sites]
+            start = time.perf_counter()
+            for load in loads:
+                load.start()
+            for load in loads:
+                load.join()
+            wall = time.perf_counter() - start
+        finally:
+            server.terminate()
+    seconds = sorted(second for load in loads for second in load.seconds)
+    receipts = sum(load.receipts for load in loads)
+    with Database(folder / "centre.db", metadata) as database:
+        inbox = Inbox(folder / "inbox", database, centre.public, centre.signing)
+        stored = len(inbox.received("bench"))
+    lost = SENDERS * ENVELOPES - min(receipts, stored)
+    return [
+        Measure("intake: requests p50, 4 senders at once", seconds[len(seconds) // 2] * 1e3, "ms"),
+        at_most(
+            "intake: requests p99, 4 senders at once", seconds[len(seconds) * 99 // 100] * 1e3, 2_000, "ms"
+        ),
+        Measure("intake: requests", len(seconds) / wall, "requests/s"),
+        Measure("intake: envelopes of 100 kB with consent and receipt", receipts / wall, "envelopes/s"),
+        at_most("intake: receipts lost", lost, 0, "receipts"),
+    ]
+
+
+class _Load(threading.Thread):
+    """One sender with its people."""
+
+    def __init__(self, address: str, centre: Ring, site: Ring, folder: Path) -> None:
+        super().__init__()
+        self.site, self.centre, self.folder = site, centre, folder
+        self.client = CentreClient(address, centre.public, site.signing, part=PART)
+        self.seconds: list[float] = []
+        self.receipts = 0
+        once = self.client._once
+
+        def timed(*asked: Any) -> Any:
+            start = time.perf_counter()
+            answer = once(*asked)
+            self.seconds.append(time.perf_counter() - start)
+            return answer
+
+        self.client._once = timed  # type: ignore[method-assign]
+
+    def run(self) -> None:
+        find, to = verifier([self.centre.public.signing]), self.centre.public.sealing
+        for number in range(ENVELOPES):
+            who, when = tag(KEY, self.site.public.name, str(number)), datetime.now(UTC)
+            for ask in (Ask(who), Ask(who, "bench", "ab" * 32)):
+                self.client.consent(make_consent(ask, when, None))
+            header = Header("bench", "ab" * 32, self.site.signing.id, to.id, number, who, stamp(when))
+            content = [secrets.token_bytes(100_000)]
+            data = b"".join(seal(content, header, self.site.signing, to, secrets.token_bytes(32)))
+            path = self.folder / f"{who}.sealed"
+            path.write_bytes(data)
+            looked = look([data], self.site.public.key)
+            receipt = read_receipt(self.client.upload(path, looked.digest, looked.size), find)
+            self.receipts += (receipt.digest, receipt.sequence) == (looked.digest, number)
+        self.client.close()

@@ -27,8 +27,8 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def test_the_demo_runs_and_can_be_shown_again(abaton):
-    done = abaton("demo", "--quick", "--json")
+def test_a_run_can_be_shown_again(abaton):
+    done = abaton("lab", "clinics", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     assert made["status"] == "finished"
@@ -40,8 +40,8 @@ def test_the_demo_runs_and_can_be_shown_again(abaton):
     table = abaton("show", made["run"])
     assert made["digest"][:12] in table.stdout
     assert "finished" in table.stderr
-    again = json.loads(abaton("demo", "--quick", "--json").stdout)
-    other = json.loads(abaton("demo", "--quick", "--seed", "7", "--json").stdout)
+    again = json.loads(abaton("lab", "clinics", "--quick", "--json").stdout)
+    other = json.loads(abaton("lab", "clinics", "--quick", "--seed", "7", "--json").stdout)
     assert again["digest"] == made["digest"] != other["digest"]
     assert "finished already" in abaton("resume", made["run"]).stderr
 
@@ -50,8 +50,10 @@ def test_version_and_help_teach(abaton):
     assert abaton("version").stdout.startswith("abaton 0.")
     assert json.loads(abaton("version", "--json").stdout)["abaton"]
     top = abaton("--help").stdout
-    assert all(command in top for command in ("demo", "runs", "show", "resume", "bench", "version"))
-    assert "four synthetic hospitals" in abaton("demo", "--help").stdout.lower()
+    assert all(
+        command in top for command in ("demo", "run", "report", "runs", "show", "resume", "bench", "version")
+    )
+    assert "four invented hospitals" in abaton("demo", "--help").stdout.lower()
 
 
 def test_an_unknown_run_is_one_line_and_exit_2(abaton):
@@ -79,5 +81,5 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_exit_1(abaton, tmp_path
 
 
 def test_an_unusable_argument_is_exit_2(abaton):
-    assert abaton("demo", "--rounds", "0").returncode == 2
+    assert abaton("demo", "--seed", "-1").returncode == 2
     assert abaton("nonsense").returncode == 2

@@ -24,9 +24,13 @@ MAY_USE = {
     "store": {"errors", "files"},
     "governance": {"errors", "canonical", "files", "records", "store"},
     "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
+    "federation": {
+        "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
+        "store", "engines",
+    },
     "report": {"errors", "vectors", "store"},
     "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},
-}
+}  # fmt: skip
 
 # Modules that are pure: no clock, socket, thread, file or framework.
 PURE = ("canonical.py", "vectors/layout.py", "codecs", "control")

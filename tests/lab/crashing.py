@@ -19,7 +19,7 @@ from typing import Any
 
 from abaton.codecs import parse
 from abaton.control import POLICIES, ByValidation, Rules, SemiSynchronous, TrainSettings
-from abaton.lab import demo
+from abaton.lab import clinics
 from abaton.lab.experiment import Experiment, simulate
 from abaton.store import Journal, Store
 
@@ -44,10 +44,10 @@ CODECS = ("raw", "ecdq(bits=2)", "error_feedback | stc(sparsity=0.1)")
 
 def federation(name: str, codec: str, rounds: int) -> Experiment:
     """Four hospitals of which one often drops out and one leaves in the middle."""
-    train, test = demo.split(7, 0.1)
+    train, test = clinics.split(7, 0.1)
     rules = Rules(**{"learners": 4, "rounds": rounds, "training": TRAINING, **RUNS[name]})
-    profiles = {**demo.PROFILES, "pergamon": replace(demo.PROFILES["pergamon"], leaves=1.0)}
-    return Experiment(demo.network(), train, rules, parse(codec), profiles, validation=test)
+    profiles = {**clinics.PROFILES, "pergamon": replace(clinics.PROFILES["pergamon"], leaves=1.0)}
+    return Experiment(clinics.network(), train, rules, parse(codec), profiles, validation=test)
 
 
 def journal(store: Store, run: str, kind: type[Journal] = Journal) -> Journal:

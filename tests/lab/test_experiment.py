@@ -11,12 +11,12 @@ import time
 import pytest
 
 from abaton.errors import LayoutError, SettingsError, StoreError
-from abaton.lab import demo
+from abaton.lab import clinics
 from abaton.lab.experiment import build, resume, start
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 
-RECIPE = demo.recipe(seed=7, rounds=4, scale=0.1)
+RECIPE = clinics.recipe(seed=7, rounds=4, scale=0.1)
 
 
 def digests(store: Store, run: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_lost_payloads_are_trained_again(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_kill_9_in_the_middle_and_resume(tmp_path):
-    recipe = ["demo", "--rounds", "1500", "--seed", "3"]
+    recipe = ["lab", "clinics", "--rounds", "1500", "--seed", "3"]
     environment = {**os.environ, "ABATON_STORE": str(tmp_path / "killed")}
     command = [sys.executable, "-c", "from abaton.cli import main; main()"]
     child = subprocess.Popen(
@@ -120,7 +120,7 @@ def test_a_run_whose_model_has_changed_is_not_resumed(tmp_path, monkeypatch):
             start(store, RECIPE, crash_after(3))
         from abaton.learning import mlp
 
-        monkeypatch.setattr(demo, "network", lambda: mlp(features=8, hidden=(5,)))
+        monkeypatch.setattr(clinics, "network", lambda: mlp(features=8, hidden=(5,)))
         with pytest.raises(LayoutError, match="start a new run"):
             resume(store, store.runs()[0])
 
@@ -130,8 +130,8 @@ def test_a_run_whose_data_have_changed_is_stopped_at_once(tmp_path, monkeypatch)
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
             start(store, RECIPE, crash_after(9))
-        original = demo.split
-        monkeypatch.setattr(demo, "split", lambda seed, scale: original(seed + 1, scale * 2))
+        original = clinics.split
+        monkeypatch.setattr(clinics, "split", lambda seed, scale: original(seed + 1, scale * 2))
         with pytest.raises(StoreError, match="another turn|does not come out"):
             resume(store, store.runs()[0])
 

@@ -11,7 +11,7 @@ from abaton.cli.app import app
 from abaton.codecs import parse
 from abaton.control import SPENT, Asynchronous, ByStaleness, Privacy, Rules, Synchronous, TrainSettings
 from abaton.errors import SettingsError
-from abaton.lab import demo
+from abaton.lab import clinics
 from abaton.lab.experiment import Experiment, resume, simulate, start
 from abaton.lab.privacy import plan
 from abaton.store import Journal, Store
@@ -44,11 +44,13 @@ def crash_after(count: int):
 
 
 def federation(kind: str, codec: str = "raw") -> Experiment:
-    train, test = demo.split(7, 0.1)
+    train, test = clinics.split(7, 0.1)
     rules = Rules(
         learners=4, rounds=500, training=TrainSettings(epochs=1, learning_rate=0.1), **BUDGETS[kind]
     )
-    return Experiment(demo.network(), train, rules, parse(LINE.format(codec)), demo.PROFILES, validation=test)
+    return Experiment(
+        clinics.network(), train, rules, parse(LINE.format(codec)), clinics.PROFILES, validation=test
+    )
 
 
 @pytest.mark.parametrize("codec", ["raw", "error_feedback | stc(sparsity=0.1)"])
@@ -81,12 +83,12 @@ def test_nothing_without_noise_is_sent(tmp_path):
     assert all(body["metrics"] == {} and body["score"] == [] for body in arrived)
 
 
-def test_the_demo_stops_shows_why_and_is_not_begun_again(tmp_path):
+def test_the_clinics_stop_shows_why_and_is_not_begun_again(tmp_path):
     with Store(tmp_path) as store:
-        row = start(store, demo.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0))
+        row = start(store, clinics.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0))
         assert (row.status, row.result["reason"]) == ("stopped", SPENT)
         with pytest.raises(Crash):
-            start(store, demo.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0), crash_after(6))
+            start(store, clinics.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0), crash_after(6))
         again = resume(store, store.runs()[-1])
         assert again.result == row.result
     shown = CliRunner().invoke(app, ["show", row.run, "--store", str(tmp_path)])

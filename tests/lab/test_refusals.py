@@ -209,8 +209,8 @@ def test_a_wrong_experiment_is_refused_before_anything_is_written(tmp_path, monk
     experiment = replace(
         whole(), **{**wrong, **({"validation": wrong["sites"]} if wrong.get("sites") else {})}
     )
-    monkeypatch.setattr("abaton.lab.demo.experiment", lambda **_: experiment)
-    recipe = {"name": "demo", "settings": {}}
+    monkeypatch.setattr("abaton.lab.clinics.experiment", lambda **_: experiment)
+    recipe = {"name": "clinics", "settings": {}}
     with Store(tmp_path) as store:
         journal = Journal(store, "run")
         for refused in (
@@ -232,8 +232,8 @@ def test_the_experiment_that_the_table_breaks_is_a_sound_one(tmp_path):
 
 
 COMMANDS = [
-    ("demo --rounds 0", "rounds"),
-    ("demo --rounds many", "rounds"),
+    ("lab clinics --rounds 0", "rounds"),
+    ("lab clinics --rounds many", "rounds"),
     ("lab partition --learners 0", "learners"),
     ("lab partition --learners 10000", "learners"),
     ("lab partition --sizes round", "round"),

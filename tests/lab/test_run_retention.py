@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.errors import SettingsError, StoreError
-from abaton.lab import demo
+from abaton.lab import clinics
 from abaton.lab.experiment import build, resume, simulate, start
 from abaton.store import Journal, Keep, Store, plan, prune
 
-RECIPE = demo.recipe(seed=7, rounds=12, scale=0.1)
+RECIPE = clinics.recipe(seed=7, rounds=12, scale=0.1)
 
 
 class Crash(BaseException):
@@ -41,7 +41,7 @@ def test_the_last_every_kth_and_the_final_version_stay(tmp_path):
         row = start(store, RECIPE)
         made = plan(store, row, Keep(last=2, every=5))
         assert [m.version for m in made.models] == [1, 2, 3, 4, 6, 7, 8, 9]
-        assert made.bytes > 8 * 4 * demo.network().layout.size
+        assert made.bytes > 8 * 4 * clinics.network().layout.size
         assert on_disk(store, row.run) == list(range(13)), "a plan removes nothing"
         prune(store, made)
         assert on_disk(store, row.run) == [0, 5, 10, 11, 12]

@@ -19,11 +19,11 @@ from abaton.control import POLICIES, Rules
 from abaton.engines import Checkpoints
 from abaton.engines.checkpoint import Checkpoint
 from abaton.errors import StoreError
-from abaton.lab import demo
+from abaton.lab import clinics
 from abaton.lab.experiment import build, simulate
 from abaton.store import Journal, Store
 
-RECIPE = demo.recipe(seed=7, rounds=3, scale=0.1)
+RECIPE = clinics.recipe(seed=7, rounds=3, scale=0.1)
 SMALL = replace(build(RECIPE), memory=0)  # the newest models go to the slot file
 ASYNC = replace(SMALL, rules=Rules(learners=4, rounds=5, **POLICIES["AsyncFedAvg"]), codec=parse("raw"))
 
@@ -137,7 +137,7 @@ def test_the_command_ends_with_one_line_when_files_cannot_grow(tmp_path, kilobyt
     }
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, kilobytes << 10))  # noqa: E731
     done = subprocess.run(
-        [*command, "demo", "--rounds", "60", "--json"],
+        [*command, "lab", "clinics", "--rounds", "60", "--json"],
         env=environment, capture_output=True, text=True, preexec_fn=limit,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")

@@ -11,6 +11,7 @@ from abaton.cli import (
     audit,
     bench,
     codec,
+    federation,
     keys,
     lab,
     network,
@@ -18,6 +19,7 @@ from abaton.cli import (
     retention,
     runs,
     sealing,
+    serve,
     site,
     study,
     vault,
@@ -32,8 +34,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (runs.demo, runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
+app.command()(federation.demo)
+app.command()(federation.run)
+app.command()(federation.report)
+for command in (runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
+app.command()(serve.serve)
 app.command()(sealing.seal)
 app.command("open")(sealing.open_sealed)
 app.command()(retention.retention)

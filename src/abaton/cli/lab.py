@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli import experiments
+from abaton.cli import clinics, experiments
 from abaton.cli.output import emit, note, table
 from abaton.cli.output import save as save_text
 
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 for command in experiments.COMMANDS:
     app.command()(command)
+app.command()(clinics.clinics)
 
 FolderOption = typer.Option(
     None, "--folder", envvar="ABATON_DATA", help="Where the named data sets lie; see 'abaton lab data'."

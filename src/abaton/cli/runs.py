@@ -1,4 +1,4 @@
-"""``abaton demo``, ``runs``, ``show`` and ``resume``: start runs, look at them, finish them."""
+"""``abaton runs``, ``show``, ``resume`` and ``prune``: look at runs, finish them, free their space."""
 
 from __future__ import annotations
 
@@ -21,55 +21,17 @@ StoreOption = typer.Option(
 JsonOption = typer.Option(False, "--json", help="Print as JSON.")
 
 
-def demo(
-    *,
-    seed: int = typer.Option(1990, help="Decides every random number: the same seed gives the same bits."),
-    rounds: int = typer.Option(30, min=1, help="How many rounds the hospitals train."),
-    epsilon: float | None = typer.Option(
-        None,
-        help="A privacy budget for each hospital: updates are clipped and noised, and the run ends in time.",
-    ),
-    quick: bool = typer.Option(False, "--quick", help="A small cohort and five rounds: a few seconds."),
-    store: Path | None = StoreOption,
-    json: bool = JsonOption,
-) -> None:
-    """Let four synthetic hospitals train a model together, on this machine, under a simulated clock.
-
-    No hospital shows a patient's row: only model updates travel. The table compares the community model with what each
-    hospital reaches alone, and with all data in one pile. The run is kept: look at it again with 'abaton show'.
-    """
-    if quick:
-        rounds = min(rounds, 5)
-    scale = 0.3 if quick else 1.0
-    with _open(store) as opened, _watching(rounds) as watch:
-        from abaton.lab import demo as lab_demo
-        from abaton.lab.experiment import start
-
-        row = start(opened, lab_demo.recipe(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon), watch)
-        community = opened.vectors.get(opened.models(row.run)[-1].digest)
-        rows = lab_demo.comparison(community, seed=seed, rounds=rounds, scale=scale)
-        data = {**_summary(opened, row), "comparison": rows}
-    if json:
-        emit(data)
-    else:
-        columns = ("model", "examples", "accuracy", "auroc")
-        table("four hospitals, one disease", columns, [[r[c] for c in columns] for r in rows])
-        _tell(data)
-        elsewhere = f" --store {store}" if store else ""
-        note(f"look at it again: abaton show {row.run}{elsewhere}")
-
-
 def runs(*, store: Path | None = StoreOption, json: bool = JsonOption) -> None:
     """List the runs in the store."""
-    with _open(store) as opened:
-        rows = [_summary(opened, row) for row in opened.runs()]
+    with opened_store(store) as opened:
+        rows = [summary(opened, row) for row in opened.runs()]
     if json:
         emit(rows)
     elif rows:
         columns = ("run", "created", "status", "versions", "updates", "bytes_up")
         table(f"{len(rows)} runs", columns, [[row[column] for column in columns] for row in rows])
     else:
-        note("no runs yet: start one with 'abaton demo'")
+        note("no runs yet: start one with 'abaton run' or 'abaton demo'")
 
 
 def show(
@@ -80,9 +42,9 @@ def show(
     json: bool = JsonOption,
 ) -> None:
     """Show a run: how it was made, who held what, how it went, and every version of its community model."""
-    with _open(store) as opened:
+    with opened_store(store) as opened:
         row = opened.run(run)
-        data = _summary(opened, row)
+        data = summary(opened, row)
         data["recipe"] = dict(row.recipe)
         if epsilons := [m.metrics["epsilon"] for m in opened.models(row.run) if "epsilon" in m.metrics]:
             data["epsilon"] = epsilons[-1]
@@ -108,7 +70,7 @@ def show(
     table(f"versions of the community model, run {row.run}", ["version", "seconds", "digest", *metrics], rows)
     if "epsilon" in data:
         note(f"privacy: epsilon {data['epsilon']:.4g} spent by the learner, or release, that spent most")
-    _tell(data)
+    tell_outcome(data)
 
 
 def resume(
@@ -118,17 +80,32 @@ def resume(
     json: bool = JsonOption,
 ) -> None:
     """Bring a run that was cut off to its end; it ends with the same bits as if nothing had happened."""
-    with _open(store) as opened:
+    with opened_store(store) as opened:
         row = opened.run(run)
         if row.status == "running":
-            from abaton.lab.experiment import resume as bring_to_end
-
-            with _watching(row.recipe["settings"].get("rounds")) as watch:
-                row = bring_to_end(opened, row, watch)
+            with watching(rounds_of(row)) as watch:
+                row = _bring_to_end(opened, row, watch)
         else:
             note(f"run '{row.run}' is {row.status} already")
-        data = _summary(opened, row)
-    emit(data) if json else _tell(data)
+        data = summary(opened, row)
+    emit(data) if json else tell_outcome(data)
+
+
+def rounds_of(row: RunRow) -> int | None:
+    """How many rounds a run has, if its recipe says so."""
+    method = row.recipe.get("method") or row.recipe["settings"]
+    rounds = method.get("rounds")
+    return rounds if isinstance(rounds, int) else None
+
+
+def _bring_to_end(store: Store, row: RunRow, watch: Watcher) -> RunRow:
+    if row.recipe["name"] == "study":
+        from abaton.federation import resume_study
+
+        return resume_study(store, row, watch=watch, step=note)
+    from abaton.lab.experiment import resume as resume_experiment
+
+    return resume_experiment(store, row, watch)
 
 
 def prune(
@@ -147,7 +124,7 @@ def prune(
     The journal, the versions' digests and metrics, and the final model always stay. A run that was cut off keeps its
     updates and can still be resumed; one that is being worked on is left alone.
     """
-    with _open(store) as opened:
+    with opened_store(store) as opened:
         from abaton.store import Keep
         from abaton.store import plan as plan_pruning
         from abaton.store import prune as remove
@@ -190,7 +167,8 @@ def _draw_partition(row: RunRow, path: Path) -> None:
 
 
 @contextmanager
-def _open(folder: Path | None) -> Iterator[Store]:
+def opened_store(folder: Path | None) -> Iterator[Store]:
+    """The store in a folder, or the user's."""
     from abaton.store import Store, default_folder
 
     with Store(folder or default_folder()) as store:
@@ -198,7 +176,8 @@ def _open(folder: Path | None) -> Iterator[Store]:
 
 
 @contextmanager
-def _watching(rounds: int | None) -> Iterator[Watcher]:
+def watching(rounds: int | None) -> Iterator[Watcher]:
+    """Show how far a run has come."""
     from abaton.control import Event, State
 
     with progress() as bar:
@@ -210,7 +189,8 @@ def _watching(rounds: int | None) -> Iterator[Watcher]:
         yield watch
 
 
-def _summary(store: Store, row: RunRow) -> dict[str, Any]:
+def summary(store: Store, row: RunRow) -> dict[str, Any]:
+    """A run in a few words and numbers."""
     status = row.status
     if status == "running" and not store.is_held(row.run):
         status = "interrupted"
@@ -229,7 +209,8 @@ def _summary(store: Store, row: RunRow) -> dict[str, Any]:
     }
 
 
-def _tell(data: dict[str, Any]) -> None:
+def tell_outcome(data: dict[str, Any]) -> None:
+    """Say how a run ended, on stderr."""
     if data["status"] == "interrupted":
         note(f"run {data['run']} was cut off: bring it to its end with 'abaton resume {data['run']}'")
     elif data["versions"] is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from abaton.cli import dealing
 from abaton.cli.output import emit, note, table
 from abaton.errors import SettingsError
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from abaton.site import Check
 
 app = typer.Typer(
-    help="Start a site's document, and check what a site has for a study.", no_args_is_help=True
+    help="A site's document, what it has for a study, and its dealings with the centre.", no_args_is_help=True
 )
+for command in (dealing.enrol, dealing.send, dealing.withdraw, dealing.status):
+    app.command()(command)
 
 
 @app.command()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from abaton.cli.output import emit, note, save
+from abaton.cli.secrets import DATABASE
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -109,6 +110,32 @@ def export(
     study = load_study(file)
     save(out, _written(study, out.suffix))
     note(f"{out}: hash {study.hash}")
+
+
+@app.command()
+def publish(file: Path = _FILE, *, url: str | None = DATABASE) -> None:
+    """Publish a study at the centre, for sites to read; a new version needs new consents.
+
+    When it ends, and how long records are kept, follow from its period and retention.
+    """
+    from abaton.cli.secrets import database
+    from abaton.governance import Registry
+    from abaton.governance.times import day_end
+    from abaton.study import load_study
+    from abaton.study.document import FORMAT
+    from abaton.study.values import days
+
+    study = load_study(file)
+    end = study.study.period.end
+    ends = day_end(end) if end else None
+    keep = study.study.retention
+    kept = ends + timedelta(days=days(keep)) if ends and keep else None
+    content = {"format": FORMAT, **study.content()}
+    with database(url) as opened:
+        Registry(opened).publish(
+            study.study.id, study.hash, datetime.now(UTC), content=content, ends=ends, keep_until=kept
+        )
+    note(f"{study.study.id} is published, document {study.hash}")
 
 
 def _written(study: Study, suffix: str) -> str:

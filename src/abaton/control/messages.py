@@ -46,7 +46,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A learner's update has arrived."""
+    """A learner's update has arrived.
+
+    `cohort` is the fingerprint of whose records it was trained on, if the learner is bound to consents.
+    """
 
     at: float
     learner: str
@@ -57,6 +60,7 @@ class Arrived:
     examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     score: Counts = ()
+    cohort: str = ""
 
 
 @dataclass(frozen=True, slots=True)

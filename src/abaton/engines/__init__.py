@@ -3,6 +3,7 @@
 from abaton.engines.checkpoint import Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
+from abaton.engines.living import Run, live, local, status_of, virtual
 from abaton.engines.local import LocalEngine
 from abaton.engines.replay import Replayed, Resumed
 from abaton.engines.virtual import Profile, VirtualEngine
@@ -17,7 +18,12 @@ __all__ = [
     "Profile",
     "Replayed",
     "Resumed",
+    "Run",
     "Task",
     "TrainTask",
     "VirtualEngine",
+    "live",
+    "local",
+    "status_of",
+    "virtual",
 ]

@@ -186,11 +186,10 @@ class LocalEngine:
             self._check(task.learner, task.version, payload)
         except AbatonError:
             return Failed(at, task.learner, task.key, "unreadable update")
-        examples = self._learners[task.learner].size(task.settings)
         metrics = {} if header["loss"] is None else {"loss": float(header["loss"])}
-        digest, steps = self._keep(payload), int(header["steps"])
-        score = tuple(header["score"])
-        return Arrived(at, task.learner, task.key, digest, len(payload), steps, examples, metrics, score)
+        digest, steps, examples = self._keep(payload), int(header["steps"]), int(header["examples"])
+        told = (steps, examples, metrics, tuple(header["score"]), str(header["cohort"]))
+        return Arrived(at, task.learner, task.key, digest, len(payload), *told)
 
     def _replace(self, worker: _Worker, reason: str) -> None:
         """Report what a lost process was doing, and start it again; a learner that keeps dying has left."""
@@ -268,12 +267,15 @@ def _serve(learner: Learner, pipe: Connection, committed: mmap.mmap, states: Pat
                 answer, payload = known
             elif "settings" in header:
                 settings = settings_from(header["settings"])
+                learner.begin(time.time(), header["version"])
                 made = learner.train(header["key"], header["version"], model, settings, watch)
                 answer |= {"steps": made.steps, "loss": made.loss, "score": made.score}
+                answer |= {"examples": learner.size(settings), "cohort": learner.cohort}
                 payload = made.payload
                 if state is not None:
                     state.save(learner, answer, payload)
             else:
+                learner.begin(time.time())
                 answer |= {"score": learner.evaluate(model)}
         except AbatonError:
             answer |= {"reason": "task was refused"}  # never the text: it may speak of the site's data

@@ -136,6 +136,9 @@ class VirtualEngine:
                 busy = learner.evaluation_steps / profile.speed
                 self._push(started + busy + profile.latency, "scored", task.key)
                 continue
+            if not self._begins(task):
+                self._push(started, "trained", task.key)
+                continue
             steps = learner.steps(task.settings)
             known = self._finished.get(task.key) if learner.forgets(task.settings) else None
             if known is not None:
@@ -153,6 +156,15 @@ class VirtualEngine:
                 self._push(started + busy, "epoch", task.key)
             else:
                 self._push(started + busy, "trained", task.key)
+
+    def _begins(self, task: TrainTask) -> bool:
+        """Let a learner look at who is still in; one that may not train is remembered as having refused."""
+        try:
+            self._learners[task.learner].begin(self._now, task.version)
+        except AbatonError as error:
+            _raise_if_a_setting(error)
+            self._refused.add(task.key)
+        return task.key not in self._refused
 
     def _counted(self, task: Task) -> Task:
         """A task with a time budget as one of so many batches as fit, or as it took in an earlier life."""
@@ -223,8 +235,10 @@ class VirtualEngine:
         return replace(answer, at=self._now)
 
     def _score(self, task: Task) -> Event:
+        learner = self._learners[task.learner]
         try:
-            score = self._learners[task.learner].evaluate(task.model)
+            learner.begin(self._now)
+            score = learner.evaluate(task.model)
         except AbatonError as error:
             _raise_if_a_setting(error)
             return Failed(self._now, task.learner, task.key, "task was refused")
@@ -295,6 +309,7 @@ class VirtualEngine:
             examples=self._learners[task.learner].size(task.settings),
             metrics={} if update.loss is None else {"loss": update.loss},
             score=update.score,
+            cohort=self._learners[task.learner].cohort,
         )
 
     def _send(self, task: TrainTask) -> None:

@@ -9,12 +9,15 @@ from abaton.governance.cohorts import (
     note_round,
     rounds_with,
     take_snapshot,
+    who_may,
 )
 from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
+from abaton.governance.enrolling import Confirmed, take_consent
 from abaton.governance.envelope import Compression, Header
 from abaton.governance.gate import Gate, study_gate
 from abaton.governance.inbox import Inbox, Received
 from abaton.governance.keys import Kind, PrivateKey, PublicKey, verifier
+from abaton.governance.leaving import leave, write_notice
 from abaton.governance.outbox import Outbox, Queued
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.registry import Registry
@@ -26,6 +29,7 @@ from abaton.governance.seal import Looked, look, opened, seal
 from abaton.governance.senders import Role, Sender, Senders
 from abaton.governance.statements import Statement, check, state
 from abaton.governance.tags import tag
+from abaton.governance.uploads import Room, Uploads
 from abaton.governance.vault import Vault, row_tag
 from abaton.governance.withdrawal import Cascade, Case, Step, Waiting
 
@@ -37,6 +41,7 @@ __all__ = [
     "Case",
     "Code",
     "Compression",
+    "Confirmed",
     "Denied",
     "Due",
     "Entry",
@@ -58,12 +63,14 @@ __all__ = [
     "Registry",
     "Ring",
     "Role",
+    "Room",
     "Sender",
     "Senders",
     "Site",
     "Snapshot",
     "Statement",
     "Step",
+    "Uploads",
     "Vault",
     "Waiting",
     "Wish",
@@ -72,6 +79,7 @@ __all__ = [
     "due",
     "enforce",
     "judge",
+    "leave",
     "look",
     "make_consent",
     "marked_rounds",
@@ -88,7 +96,10 @@ __all__ = [
     "state",
     "study_gate",
     "tag",
+    "take_consent",
     "take_snapshot",
     "verifier",
     "verify",
+    "who_may",
+    "write_notice",
 ]

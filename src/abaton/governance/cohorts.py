@@ -11,9 +11,9 @@ import sqlalchemy as sql
 from abaton.canonical import digest
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
-from abaton.governance.consents import Action, Ask
+from abaton.governance.consents import Action
 from abaton.governance.registry import Registry
-from abaton.governance.standing import reason_in, study_in
+from abaton.governance.standing import allowed_in, study_in
 from abaton.governance.times import stamp
 from abaton.store import Database, insert_new
 
@@ -50,11 +50,8 @@ def take_snapshot(
     def work(connection: sql.Connection) -> Snapshot:
         found = study_in(connection, study)
         document = found.document if found else ""
-        inside = tuple(
-            subject
-            for subject in candidates
-            if reason_in(connection, Ask(subject, study, document, purpose), when).allows
-        )
+        allowed = allowed_in(connection, study, purpose, when)
+        inside = tuple(subject for subject in candidates if subject in allowed)
         about = {"study": study, "document": document, "purpose": purpose.value, "members": list(inside)}
         made = Snapshot(digest(about), study, document, purpose, stamp(when), inside)
         row = {"snapshot": made.id, "study": study, "document": document, "purpose": purpose.value}
@@ -67,6 +64,16 @@ def take_snapshot(
         return made
 
     return registry.database.write(work, lock=f"cohort/{study}")
+
+
+def who_may(registry: Registry, study: str, purpose: Action, when: datetime) -> tuple[str, frozenset[str]]:
+    """The study's document and everybody whose consent is in force, without writing anything down."""
+
+    def work(connection: sql.Connection) -> tuple[str, frozenset[str]]:
+        found = study_in(connection, study)
+        return found.document if found else "", allowed_in(connection, study, purpose, when)
+
+    return registry.database.read(work)
 
 
 def members_of(database: Database, snapshot: str) -> list[str]:

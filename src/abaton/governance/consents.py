@@ -22,7 +22,9 @@ _ACTION = "http://terminology.hl7.org/CodeSystem/consentaction"
 _LOINC = "http://loinc.org"
 _ACT = "http://terminology.hl7.org/CodeSystem/v3-ActReason"
 _TYPES = "http://hl7.org/fhir/resource-types"
-_NOTIFY = "urn:abaton:study-notification"
+NOTIFY = "urn:abaton:study-notification"
+SYSTEMS = frozenset({_SCOPE, _ACTION, _LOINC, _ACT, _TYPES})
+CODES = frozenset({"research", "59284-0", "HRESCH", "CLINTRCH", "collect", "disclose", "use"})
 _KNOWN = {"type", "period", "action", "class", "provision", "purpose", "id"}
 
 
@@ -155,7 +157,7 @@ def _judge(consent: Any, ask: Ask, when: datetime) -> Reason:
 
 def _policies(ask: Ask) -> list[str]:
     if not ask.study:
-        return [_NOTIFY]
+        return [NOTIFY]
     return [f"urn:abaton:study:{quote(ask.study, safe='')}", f"urn:sha256:{ask.document}"]
 
 

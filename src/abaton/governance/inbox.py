@@ -26,6 +26,7 @@ import sqlalchemy as sql
 from abaton.governance import schema
 from abaton.governance.audit import Audit, Entry, append_in
 from abaton.governance.consents import Action, Ask, Reason
+from abaton.governance.keepers import check_keeper
 from abaton.governance.keys import PrivateKey
 from abaton.governance.receipts import Order, read_order, write_deleted, write_receipt
 from abaton.governance.refusals import Code, Denied
@@ -98,7 +99,7 @@ class Inbox:
             raise Denied(Code.TOO_LARGE, "the envelope is larger than this centre takes", where="upload")
         with self._held(digest, os.O_RDWR | os.O_CREAT) as file:
             if offset != file.seek(0, os.SEEK_END):
-                raise Denied(Code.MALFORMED, "the part does not follow on what has arrived", where="upload")
+                raise Denied(Code.OUT_OF_STEP, "the part does not follow on what has arrived", where="upload")
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -110,8 +111,14 @@ class Inbox:
 
     # envelopes
 
-    def accept(self, digest: str, when: datetime) -> Statement:
-        """Take a complete upload and return the receipt; whatever is refused is deleted and audited."""
+    def accept(self, digest: str, when: datetime, by: str = "") -> Statement:
+        """Take a complete upload and return the receipt; whatever is refused is deleted and audited.
+
+        Args:
+            digest: The envelope's fingerprint.
+            when: The time now.
+            by: The key of whoever brings it, which must be the one that sealed it; empty if nobody asks.
+        """
         settled = self._settled(digest)
         if settled is not None:
             self.path(digest)  # a crash may have come before the file was in its place
@@ -122,6 +129,9 @@ class Inbox:
             with self._held(digest, os.O_RDWR):
                 looked = look(pieces_of(self._part(digest)), self._site)
                 sender = looked.header.sender
+                if by and sender != by:
+                    raise Denied(Code.FORGED, "the envelope is not by the one who brings it", where="upload")
+                check_keeper(self.database, looked.header.subject, self._owner(sender))
                 if looked.digest != digest:
                     raise Denied(Code.TAMPERED, "the upload is not what it was announced as", where="upload")
                 self.ring.accepts(looked.header.recipient, stamp(when - self.grace))
@@ -203,13 +213,18 @@ class Inbox:
             return None if key is None else key.verify
 
         order = read_order(order_statement, find)
-        owner = self._owner(signer[0])
-        receipt = self.database.write(
-            lambda connection: self._delete(connection, order, owner, signer[0], when),
-            lock=subject_lock(order.subject),
-        )
+        receipt = self.carry_out(order, signer[0], when)
         self.database.scrub(schema.inbox)
         return receipt
+
+    def carry_out(self, order: Order, key: str, when: datetime) -> Statement:
+        """Delete what an order names of what the owner of a key has sent; whose signature it bears is known."""
+        owner = self._owner(key)
+        check_keeper(self.database, order.subject, owner)
+        return self.database.write(
+            lambda connection: self._delete(connection, order, owner, key, when),
+            lock=subject_lock(order.subject),
+        )
 
     def _delete(
         self, connection: sql.Connection, order: Order, owner: str, key: str, when: datetime
@@ -266,6 +281,16 @@ class Inbox:
         """The records in an envelope, for the holder of the centre's private keys; not to be used before its end."""
         stream = opened(pieces_of(self.path(received.digest)), ring, self._ever)
         return (piece for piece in stream if isinstance(piece, bytes))
+
+    def settled(self, digest: str, sender: str) -> Statement | None:
+        """The receipt of an envelope that a sender has brought before, if any."""
+        table, keys = schema.ledger, schema.sender_keys
+        theirs = sql.select(keys.c.key).where(keys.c.name == sender)
+        chosen = sql.select(table.c.receipt).where(
+            table.c.digest == _checked(digest), table.c.sender.in_(theirs)
+        )
+        found = self.database.read(lambda connection: connection.scalar(chosen))
+        return _statement(found) if found else None
 
     def _settled(self, digest: str) -> Statement | None:
         chosen = sql.select(schema.ledger.c.receipt).where(schema.ledger.c.digest == _checked(digest))

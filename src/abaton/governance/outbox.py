@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +45,7 @@ class Queued:
     digest: str
     size: int
     created: str
+    content: str
     receipt: str
 
 
@@ -80,10 +81,11 @@ class Outbox:
             lambda connection: _next(connection, ask.study), lock=f"outbox/{ask.study}"
         )
         header = Header(ask.study, ask.document, signer.id, recipient.id, sequence, ask.subject, stamp(when))
-        path = self._path(ask.study, sequence)
-        seal_file(content, path, header, signer, recipient, draw(32))
+        path, inside = self._path(ask.study, sequence), hashlib.sha256()
+        seal_file(_noted(content, inside), path, header, signer, recipient, draw(32))
         looked = look(pieces_of(path), {signer.id: signer.public}.get)
-        row = Queued(ask.study, sequence, ask.subject, looked.digest, looked.size, stamp(when), "")
+        size, told = looked.size, inside.hexdigest()
+        row = Queued(ask.study, sequence, ask.subject, looked.digest, size, stamp(when), told, "")
         sending = Ask(ask.subject, ask.study, ask.document, Action.SEND)
 
         def work(connection: sql.Connection) -> None:
@@ -102,6 +104,13 @@ class Outbox:
             path.unlink(missing_ok=True)
             raise
         return row
+
+    def has(self, study: str, subject: str, content: str) -> bool:
+        """Whether the newest envelope of a person in a study holds this content already, sent or not."""
+        table = schema.outbox
+        chosen = sql.select(table.c.content).where(table.c.study == study, table.c.subject == subject)
+        newest = chosen.order_by(table.c.sequence.desc()).limit(1)
+        return self.database.read(lambda connection: connection.scalar(newest)) == content
 
     def waiting(self) -> list[Queued]:
         """The envelopes without a receipt, the oldest first."""
@@ -168,6 +177,12 @@ class Outbox:
         ordered = sql.select(table).where(chosen).order_by(table.c.study, table.c.sequence)
         rows = self.database.read(lambda connection: connection.execute(ordered).mappings().all())
         return [Queued(**row) for row in rows]
+
+
+def _noted(content: Iterable[bytes], inside: hashlib._Hash) -> Iterator[bytes]:
+    for piece in content:
+        inside.update(piece)
+        yield piece
 
 
 def _next(connection: sql.Connection, study: str) -> int:

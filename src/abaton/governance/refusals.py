@@ -25,6 +25,10 @@ class Code(StrEnum):
     NOT_APPROVED = "not-approved"
     NOT_FOUND = "not-found"
     EXPIRED = "expired"
+    NOT_YOURS = "not-yours"
+    OUT_OF_STEP = "out-of-step"
+    QUOTA = "quota"
+    UNSIGNED = "unsigned"
 
 
 _REMEDIES = {
@@ -43,6 +47,10 @@ _REMEDIES = {
     Code.NOT_APPROVED: "ask two different people, one of them the data controller, to sign the same request",
     Code.NOT_FOUND: "check the name",
     Code.EXPIRED: "make it again",
+    Code.NOT_YOURS: "it belongs to another sender: ask them",
+    Code.OUT_OF_STEP: "ask how far it has come, and go on from there",
+    Code.UNSIGNED: "sign it with a key that is entered at the centre",
+    Code.QUOTA: "finish or give up what is open, or ask the centre for more room",
 }
 
 

@@ -18,8 +18,9 @@ from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.outbox import Outbox
 from abaton.governance.registry import Registry
+from abaton.governance.signing import forget_nonces
 from abaton.governance.standing import Published
-from abaton.governance.times import moment
+from abaton.governance.times import moment, stamp
 from abaton.governance.vault import Vault
 from abaton.store import Database
 
@@ -75,6 +76,7 @@ def enforce(holdings: Holdings, when: datetime) -> list[Due]:
             _empty(holdings, study, when)
     for path in _stale(holdings, when):
         path.unlink(missing_ok=True)
+    _forget_old(holdings.database, when)
     if holdings.outbox is not None:
         holdings.outbox.sweep()  # files of envelopes that are no longer on the list
     if holdings.vault is not None:
@@ -130,6 +132,14 @@ def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
 
     holdings.database.write(work, lock=f"study/{study.study}")
     holdings.database.scrub(schema.members, *_OF_STUDY.values())
+
+
+def _forget_old(database: Database, when: datetime) -> None:
+    """Announcements of uploads that never came, and nonces of requests that are too old to be taken again."""
+    table = schema.uploads
+    chosen = table.delete().where(table.c.begun < stamp(when - STALE_UPLOAD))
+    database.write(lambda connection: connection.execute(chosen))
+    forget_nonces(database, when)
 
 
 def _stale(holdings: Holdings, when: datetime) -> list[Path]:

@@ -1,13 +1,39 @@
 """The tables of governance: consents, cohorts, what was sent and received, the audit chain, withdrawals.
 
-The mapping table is not among them: it has databases of its own (see :mod:`abaton.governance.vault`).
+The mapping table is not among them: it has databases of its own (see :mod:`abaton.governance.vault`). The version of
+the tables stands in a row; whoever meets a newer one than it knows stops before it does harm.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, UniqueConstraint
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    event,
+    select,
+)
+
+from abaton.errors import StoreError
+
+VERSION = 1
 
 metadata = MetaData()
+
+tables = Table(
+    "governance_tables",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+)
 
 studies = Table(
     "studies",
@@ -118,6 +144,7 @@ outbox = Table(
     Column("digest", Text, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("created", Text, nullable=False),
+    Column("content", Text, nullable=False),  # the fingerprint of what is inside: the same is not sent twice
     Column("receipt", Text, nullable=False),
     Index("outbox_by_subject", "study", "subject"),
 )
@@ -167,3 +194,48 @@ withdrawals = Table(
     Column("waits_for", Text, nullable=False),
     Column("evidence", Text, nullable=False),
 )
+
+keepers = Table(  # which sender spoke first for a person: nobody else may speak for them
+    "keepers", metadata, Column("subject", Text, primary_key=True), Column("sender", Text, nullable=False)
+)
+
+uploads = Table(  # announced and not yet complete
+    "uploads",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("sender", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("begun", Text, nullable=False),
+    Index("uploads_by_sender", "sender"),
+)
+
+nonces = Table(  # signed requests that were taken; each counts once
+    "nonces",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("nonce", Text, primary_key=True),
+    Column("at", Text, nullable=False),
+    Index("nonces_by_time", "at"),
+)
+
+acknowledged = Table(  # at a site: consents that the centre has confirmed
+    "acknowledged",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("study", Text, primary_key=True),
+    Column("consent", Text, nullable=False),
+    Column("receipt", Text, nullable=False),
+)
+
+
+@event.listens_for(metadata, "after_create")
+def _check_version(_target: Any, connection: Connection, **_more: Any) -> None:
+    """Write the version down in a new database; refuse one that a newer Abaton has made."""
+    found = connection.scalar(select(tables.c.version).where(tables.c.name == "governance"))
+    if found is None:
+        connection.execute(tables.insert().values(name="governance", version=VERSION))
+    elif found > VERSION:
+        raise StoreError(
+            f"the governance tables are of version {found}, and this Abaton knows {VERSION}",
+            remedy="use a newer Abaton",
+        )

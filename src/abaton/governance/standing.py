@@ -10,7 +10,7 @@ import sqlalchemy as sql
 
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
-from abaton.governance.consents import Ask, Json, Reason, ended, judge, research_subject
+from abaton.governance.consents import Action, Ask, Json, Reason, ended, judge, research_subject
 from abaton.governance.times import moment, stamp
 
 
@@ -53,6 +53,28 @@ def reason_in(connection: sql.Connection, ask: Ask, when: datetime) -> Reason:
     return Reason.WITHDRAWN if withdrawn else reason
 
 
+def allowed_in(connection: sql.Connection, study: str, action: Action, when: datetime) -> frozenset[str]:
+    """Everybody for whom :func:`reason_in` says yes to an action, by two questions to the database instead of many."""
+    found = study_in(connection, study)
+    if found is None or not found.is_open(when):
+        return frozenset()
+    table = schema.consents
+    chosen = sql.select(table.c.subject, table.c.study, table.c.resource).where(
+        table.c.study.in_(("", study))
+    )
+    newest: dict[tuple[str, str], str] = {}
+    for row in connection.execute(chosen.order_by(table.c.version)):
+        newest[row.subject, row.study] = row.resource
+    asked = [subject for subject, of in newest if of]
+    return frozenset(
+        subject
+        for subject in asked
+        if (subject, "") in newest
+        and judge(_consent(newest[subject, ""]), Ask(subject), when).allows
+        and judge(_consent(newest[subject, study]), Ask(subject, study, found.document, action), when).allows
+    )
+
+
 def study_in(connection: sql.Connection, study: str) -> Published | None:
     """The current document of a study."""
     table = schema.studies
@@ -71,8 +93,11 @@ def newest_in(connection: sql.Connection, subject: str, study: str) -> Json | No
     table = schema.consents
     chosen = sql.select(table.c.resource).where(table.c.subject == subject, table.c.study == study)
     text = connection.scalar(chosen.order_by(table.c.version.desc()).limit(1))
-    if text is None:
-        return None
+    return None if text is None else _consent(text)
+
+
+def _consent(text: str) -> Json:
+    """A consent from its text; one that cannot be read is an empty one."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -8,7 +8,7 @@ from abaton.lab.images import Preparation
 from abaton.lab.partition import Partition, by_group, partition
 from abaton.lab.settings import Setting, Task, World
 from abaton.lab.sites import Split, sites
-from abaton.lab.validation import stratified
+from abaton.learning.validation import stratified
 
 __all__ = [
     "DataSet",

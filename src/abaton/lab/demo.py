@@ -1,103 +1,142 @@
-"""The demonstration: four hospitals learn together who is ill, and none of them shows a patient's row."""
+"""The demonstration: four invented hospitals, their records, consents and refusals, ready for a study to be run.
+
+Everything is made from a seed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 
-from abaton.codecs import parse
-from abaton.control import Privacy, Rules, Synchronous, TrainSettings
+from abaton.control import Arrived, Event, State
 from abaton.engines import Profile
-from abaton.lab.cohort import FEATURES, cohort, held_out
-from abaton.lab.experiment import Experiment
-from abaton.learning import Examples, Model, mlp
-from abaton.learning.metrics import accuracy, auroc
-from abaton.vectors import Vector
+from abaton.governance import Registry, members_of, metadata, rounds_with
+from abaton.lab.hospitals import HOSPITALS, write
+from abaton.site import subject_tag
+from abaton.store import Database
+from abaton.study import Study, load_study, write_toml
 
-TRAINING = TrainSettings(epochs=2, batch_size=32, learning_rate=0.1)
+NOW = datetime(2026, 11, 16, 8, tzinfo=UTC)
+"""When the demonstration begins: its people, consents and simulated seconds count from here."""
 
-# The largest hospital has the slowest machines; the smallest is often out of reach.
-PROFILES = {
-    "athens": Profile(speed=20, bandwidth=1e6, latency=0.03),
-    "kos": Profile(speed=200, bandwidth=2e5, latency=0.30, dropout=0.2),
-    "pergamon": Profile(speed=100, bandwidth=1e6, latency=0.05),
-    "trikala": Profile(speed=60, bandwidth=5e5, latency=0.10, dropout=0.05),
-}
+REFUSED, EXPIRED = 0.08, 0.03
+"""Which part of the people say no, and of which the consent has run out."""
 
+_SITE = """[site]
+id = "{name}"
+name = "{title}"
 
-# With a privacy budget: updates are clipped to about their usual length, and get this much noise.
-CLIP, NOISE, DELTA = 1.0, 10.0, 1e-5
+[records]
+kind = "ndjson"
+paths = ["."]
 
+[consent]
+registry = "consents.db"
 
-def recipe(*, seed: int, rounds: int, scale: float, epsilon: float | None = None) -> dict[str, Any]:
-    """What the store keeps so that the demonstration can be built again."""
-    settings = {"seed": seed, "rounds": rounds, "scale": scale}
-    return {"name": "demo", "settings": settings if epsilon is None else {**settings, "epsilon": epsilon}}
-
-
-def experiment(*, seed: int, rounds: int, scale: float, epsilon: float | None = None) -> Experiment:
-    """The four-hospital federation, with a privacy budget for each hospital if epsilon is given."""
-    train, test = split(seed, scale)
-    model = network()
-    pooled = together(test)
-    private = None if epsilon is None else Privacy(epsilon, DELTA, NOISE)
-    rules = Rules(
-        len(train), rounds, pacing=Synchronous(quorum=2), seed=seed, training=TRAINING, privacy=private
-    )
-    codec = parse(
-        "raw" if private is None else f"clip(norm={CLIP}) | gaussian_noise(std={CLIP * NOISE}) | raw"
-    )
-    return Experiment(model, train, rules, codec, PROFILES, lambda vector: quality(model, vector, pooled))
+[keys]
+study = "study.key"
+tags = "tags.key"
+"""
 
 
-def network() -> Model:
-    """The network that the hospitals train."""
-    return mlp(features=len(FEATURES), classes=2, hidden=(16,))
+@dataclass
+class Demonstration:
+    """The four hospitals on disk, and somebody who withdraws while they train.
 
-
-def split(seed: int, scale: float) -> tuple[dict[str, Examples], dict[str, Examples]]:
-    """Each hospital's patients for training, and a quarter held out for the test."""
-    halves = {name: held_out(data, 0.25, seed) for name, data in cohort(seed, scale).items()}
-    return {name: train for name, (train, _) in halves.items()}, {
-        name: test for name, (_, test) in halves.items()
-    }
-
-
-def together(sites: Mapping[str, Examples]) -> Examples:
-    """All hospitals' examples in one pile, which only a simulation may do."""
-    return Examples(
-        np.concatenate([s.x for s in sites.values()]), np.concatenate([s.y for s in sites.values()])
-    )
-
-
-def quality(model: Model, vector: Vector, data: Examples) -> dict[str, float]:
-    """Loss, accuracy and AUROC of a model on some examples."""
-    score = model.score(vector, data)
-    chances = score.predictions
-    return {"loss": score.loss, "accuracy": accuracy(chances, data.y), "auroc": auroc(chances[:, 1], data.y)}
-
-
-def comparison(community: Vector, *, seed: int, rounds: int, scale: float) -> list[dict[str, Any]]:
-    """How the community model does against each hospital alone and against all data in one pile.
-
-    Every model is trained for the same number of epochs and judged on the held-out patients of all hospitals.
+    Attributes:
+        study: The study document.
+        sites: The sites' documents.
+        profiles: How fast each hospital's machine is.
+        leaves_at: The hospital where somebody withdraws, and after how many of its updates.
+        left: The tag of who withdrew, and when, in simulated seconds.
     """
-    train, test = split(seed, scale)
-    model, judged = network(), together(test)
 
-    def alone(data: Examples) -> Vector:
-        settings = TrainSettings(TRAINING.epochs * rounds, TRAINING.batch_size, TRAINING.learning_rate)
-        return model.train(model.initial(seed), data, settings, np.random.default_rng(seed)).vector
+    study: Study
+    sites: tuple[Path, ...]
+    profiles: Mapping[str, Profile]
+    leaves_at: tuple[str, int] = ("athens", 3)
+    left: tuple[str, float] | None = field(default=None, init=False)
+    _heard: int = field(default=0, init=False)
 
-    rows = [
-        {"model": f"{name} alone", "examples": len(data), **quality(model, alone(data), judged)}
-        for name, data in train.items()
-    ]
-    pile = together(train)
-    rows.append({"model": "community", "examples": len(pile), **quality(model, community, judged)})
-    rows.append(
-        {"model": "all data in one pile", "examples": len(pile), **quality(model, alone(pile), judged)}
-    )
-    return rows
+    def watch(self, state: State, event: Event) -> None:
+        """Let somebody whose records have been used withdraw, once enough updates of the hospital have arrived."""
+        site, number = self.leaves_at
+        if not isinstance(event, Arrived) or event.learner != site:
+            return
+        self._heard += 1
+        if self._heard == number and self.left is None:
+            registry = self._registry(site)
+            person = members_of(registry.database, event.cohort)[0]
+            registry.withdraw(person, self.study.study.id, NOW + timedelta(seconds=event.at))
+            self.left = person, event.at
+
+    def rounds_of_who_left(self, run: str) -> list[int]:
+        """The rounds of a run that used the records of who withdrew."""
+        if self.left is None:
+            return []
+        registry = self._registry(self.leaves_at[0])
+        found = rounds_with(registry.database, self.study.study.id, self.left[0])
+        return [number for name, number in found if name == run]
+
+    def _registry(self, site: str) -> Registry:
+        (file,) = (each for each in self.sites if each.parent.name == site)
+        return Registry(Database(file.parent / "consents.db", metadata))
+
+
+def demonstration(folder: Path, seed: int, scale: float = 1.0, rounds: int | None = None) -> Demonstration:
+    """Write the four hospitals into a folder of their own, which is emptied first.
+
+    Args:
+        folder: Where to.
+        seed: Decides everything.
+        scale: How many people there are, as a multiple of the usual number.
+        rounds: How many rounds the study has, if not as many as its document says.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    made = write(folder, seed, scale=scale)
+    study = load_study(folder / "study.toml")
+    if rounds is not None and study.learning is not None:
+        shorter = study.model_copy(update={"learning": study.learning.model_copy(update={"rounds": rounds})})
+        (folder / "study.toml").write_text(write_toml(shorter), encoding="utf-8")
+        study = load_study(folder / "study.toml")
+    for i, (name, place) in enumerate(made.items()):
+        (place / "site.toml").write_text(_SITE.format(name=name, title=f"Hospital of {name.capitalize()}"))
+        for key in ("study.key", "tags.key"):
+            (place / key).touch(mode=0o600)
+            # Nobody here is real, so even keys may follow from the seed; a real key is drawn and told to nobody.
+            (place / key).write_bytes(hashlib.sha256(f"demonstration {seed} {name} {key}".encode()).digest())
+        _ask_everybody(place, study, np.random.default_rng([seed, 77, i]))
+    return opened(folder)
+
+
+def opened(folder: Path) -> Demonstration:
+    """The four hospitals that were written into a folder."""
+    profiles = {
+        name: Profile(speed=100 * hospital.speed, group="fast" if hospital.speed >= 0.5 else "slow")
+        for name, hospital in HOSPITALS.items()
+    }
+    sites = tuple(folder / name / "site.toml" for name in HOSPITALS)
+    return Demonstration(load_study(folder / "study.toml"), sites, profiles)
+
+
+def _ask_everybody(place: Path, study: Study, rng: np.random.Generator) -> None:
+    """Publish the study at a hospital and let everybody answer: most say yes, some no, some yeses have run out."""
+    registry = Registry(Database(place / "consents.db", metadata, durable=False))
+    key, before = (place / "tags.key").read_bytes(), NOW - timedelta(days=60)
+    registry.publish(study.study.id, study.hash, before)
+    for line in (place / "Patient.ndjson").read_text(encoding="utf-8").splitlines():
+        person = subject_tag(key, json.loads(line)["id"])
+        answer = rng.random()
+        if answer < REFUSED:
+            continue
+        until = NOW - timedelta(days=1) if answer < REFUSED + EXPIRED else NOW + timedelta(days=365)
+        registry.opt_in(person, before)
+        registry.enrol(person, study.study.id, study.hash, before, until=until)
+    registry.database.close()

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import datetime
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
-from abaton.control import SPENT, Arrived, Asynchronous, Rules, Shelf, community_model, from_row
+from abaton.control import Asynchronous, Rules
 from abaton.control.score import MEASURES, VALUE_MEASURES
-from abaton.engines import Driver, Outcome, Profile, VirtualEngine
+from abaton.engines import Outcome, Profile, Run, live, status_of, virtual
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
-from abaton.store import Journal, Keep, RunRow, SlotFile, Store
+from abaton.store import Journal, Keep, RunRow, Store
 
 # A new recipe is one function in the lab, and one line here.
 RECIPES: Mapping[str, str] = {
-    "demo": "abaton.lab.demo:experiment",
+    "clinics": "abaton.lab.clinics:experiment",
     "policy": "abaton.lab.federation:experiment",
 }
 
@@ -165,9 +164,7 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
 
 def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
     outcome = simulate(experiment, Journal(store, row.run), watch)
-    done = outcome.version >= experiment.rules.rounds or outcome.reason == "the time is up"
-    status = "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
-    store.finish_run(row.run, status, asdict(outcome))
+    store.finish_run(row.run, status_of(outcome, experiment.rules), asdict(outcome))
     return store.run(row.run)
 
 
@@ -187,22 +184,8 @@ def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = N
         )
         for name, examples in experiment.sites.items()
     }
-    finished = {event.task: event for event in _answers(journal) if event.payload in journal.payloads}
-    engine = VirtualEngine(
-        learners, experiment.profiles, keep=journal.payloads.put, seed=seed, finished=finished
-    )
-    initial = experiment.model.initial(seed)
-    layout = experiment.model.layout
     if experiment.keep is not None:
         journal.retain(experiment.keep)
-    with SlotFile(journal.store.folder, layout.size) as overflow, closing(engine):
-        shelf = Shelf(layout.size, experiment.memory, overflow)
-        community = community_model(experiment.rules, layout, experiment.codec, initial, shelf)
-        return Driver(experiment.rules, community, engine, journal, experiment.observe).run(watch)
-
-
-def _answers(journal: Journal) -> Iterator[Arrived]:
-    for kind, body in journal.rows():
-        event = from_row(kind, body)
-        if isinstance(event, Arrived):
-            yield event
+    machines = virtual(learners, journal, experiment.profiles, seed)
+    run = Run(experiment.rules, experiment.model, experiment.codec, journal, experiment.observe)
+    return live(run, machines, watch, memory=experiment.memory)

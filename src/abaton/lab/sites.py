@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.lab.partition import Partition
-from abaton.lab.validation import check_share, stratified
 from abaton.learning import Examples
+from abaton.learning.validation import check_share, stratified
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
+from abaton.learning.validation import apportion
 
 Counts = NDArray[np.int64]
 
@@ -71,21 +72,6 @@ def _number(text: str | None, form: str) -> float | None:
             remedy="use one above 0 and at most 100, like 1.5",
         )
     return number
-
-
-def apportion(weights: NDArray[np.float64], total: int) -> Counts:
-    """Whole numbers in proportion to weights that sum up to the total exactly (largest remainders).
-
-    A larger weight never gets less than a smaller one.
-
-    >>> apportion(np.array([0.5, 0.3, 0.2]), 11).tolist()
-    [6, 3, 2]
-    """
-    quota = weights / weights.sum() * total
-    made: Counts = np.floor(quota + 1e-9).astype(np.int64)
-    most = np.argsort(made - quota, kind="stable")
-    made[most[: total - int(made.sum())]] += 1
-    return made
 
 
 def _uniform(learners: int, total: int, number: float | None) -> Counts:

@@ -91,6 +91,18 @@ class Learner:
         self.validation, self._secret = validation, secret
         self._memory = codec.start(model.layout)
         self._local: dict[str, Vector] = {}
+        self.cohort = ""
+
+    def begin(self, at: float, version: int | None = None) -> None:
+        """Hear that a task is taken up; a learner bound to consents asks here who is still in, and notes the cohort.
+
+        Args:
+            at: when, by the engine's clock.
+            version: the version of the community model that training starts from; none for an evaluation.
+
+        Raises:
+            Refused: too few are left.
+        """
 
     def forgets(self, settings: TrainSettings) -> bool:
         """Whether a task's answer depends on the task alone, not on the tasks before it."""

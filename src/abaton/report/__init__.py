@@ -24,6 +24,8 @@ from abaton.report.privacy import (
     privacy_report,
 )
 from abaton.report.privacy_page import privacy_page
+from abaton.report.run import cohort_changes, run_report
+from abaton.report.run_page import run_figures, run_page
 
 __all__ = [
     "Checks",
@@ -38,6 +40,7 @@ __all__ = [
     "accuracy_curves",
     "accuracy_over_time",
     "calibration_figure",
+    "cohort_changes",
     "community_cost",
     "error_curves",
     "exchanges",
@@ -50,6 +53,9 @@ __all__ = [
     "privacy_page",
     "privacy_report",
     "roc_figure",
+    "run_figures",
+    "run_page",
+    "run_report",
     "staleness_boxes",
     "validation_cycles",
 ]

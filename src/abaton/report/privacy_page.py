@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --paper: #fff; --bar: #0b6e75;
-  --bad: #a40e26; --good: #116329; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9aa5b1; --line: #3b434b; --paper: #0f1419;
-  --bar: #4fb8bf; --bad: #ff8182; --good: #6fdd8b; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem; max-width: 62rem; background: var(--paper); color: var(--ink);
-  font: 1rem/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem;
-  border-bottom: 1px solid var(--line); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; margin: .5rem 0 1rem; }
-caption { text-align: left; color: var(--soft); padding-bottom: .3rem; }
-th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top;
-  overflow-wrap: anywhere; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal; white-space: nowrap; }
-.absent { color: var(--soft); font-style: italic; } .yes { color: var(--good); } .no { color: var(--bad); }
-.meter { display: inline-block; width: 12rem; height: .8rem; border: 1px solid var(--line); }
-.meter span { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; }
-code { overflow-wrap: anywhere; } .sign { display: grid; grid-template-columns: 1fr 1fr 1fr; gap: 2rem;
-  margin-top: 3rem; } .sign div { border-top: 1px solid var(--ink); padding-top: .3rem; color: var(--soft); }
-a.skip { position: absolute; left: -99rem; } a.skip:focus { left: 1rem; }
-@media print { :root { --ink: #000; --soft: #333; --line: #999; --paper: #fff; --bar: #333; --bad: #000;
-  --good: #000; } body { max-width: none; padding: 0; font-size: 10pt; } h2, caption { break-after: avoid; }
-  tr { break-inside: avoid; } .scroll { overflow: visible; } a.skip { display: none; } }
-"""
-
-ABSENT = '<p class="absent">Not supplied.</p>'
+from abaton.report.html import ABSENT, head, pairs, table, text
 
 
 def privacy_page(report: Mapping[str, Any]) -> str:
@@ -49,8 +22,8 @@ def privacy_page(report: Mapping[str, Any]) -> str:
     title = f"Privacy report: {study.get('title') or 'study without a title'}"
     anonymity = report["anonymity"]
     sections = [
-        ("Purpose and legal basis", _pairs("The study", _STUDY, report["study"])),
-        ("Consents", _pairs("Consents counted for this report", _CONSENTS, report["consents"])),
+        ("Purpose and legal basis", pairs("The study", _STUDY, report["study"])),
+        ("Consents", pairs("Consents counted for this report", _CONSENTS, report["consents"])),
         ("Elements kept", _elements("Every element kept, and why", report["kept"])),
         ("Elements removed", _elements("Every element removed, and why", report["removed"])),
         ("Quasi-identifiers and sensitive columns", _columns(anonymity)),
@@ -58,73 +31,28 @@ def privacy_page(report: Mapping[str, Any]) -> str:
         ("Class sizes", _histogram(anonymity)),
         ("Risk of re-identification", _risks(anonymity)),
         ("Usefulness", _utility(anonymity, report["models"])),
-        ("Free text and attachments", _pairs("What is left", _RESIDUAL, report["residual"])),
-        ("Keys, tables, retention, recipients", _pairs("Who holds what", _CUSTODY, report["custody"])),
-        ("Validation and leak scan", _pairs("Checks of the output", _CHECKS, report["checks"])),
-        ("Limits", "<ul>" + "".join(f"<li>{_text(limit)}</li>" for limit in report["limits"]) + "</ul>"),
+        ("Free text and attachments", pairs("What is left", _RESIDUAL, report["residual"])),
+        ("Keys, tables, retention, recipients", pairs("Who holds what", _CUSTODY, report["custody"])),
+        ("Validation and leak scan", pairs("Checks of the output", _CHECKS, report["checks"])),
+        ("Limits", "<ul>" + "".join(f"<li>{text(limit)}</li>" for limit in report["limits"]) + "</ul>"),
         ("Software and signature", _signed(report)),
     ]
     body = "".join(
-        f'<section aria-labelledby="s{i}"><h2 id="s{i}">{_text(name)}</h2>{content}</section>'
+        f'<section aria-labelledby="s{i}"><h2 id="s{i}">{text(name)}</h2>{content}</section>'
         for i, (name, content) in enumerate(sections, 1)
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{STYLE}</style></head><body>"
+        f"{head(title)}<body>"
         '<a class="skip" href="#main">Skip to the report</a>'
-        f"<header><h1>{_text(title)}</h1><p>{_text(report['made_at'])}, {_text(report['software'])}</p></header>"
+        f"<header><h1>{text(title)}</h1><p>{text(report['made_at'])}, {text(report['software'])}</p></header>"
         f'<main id="main">{body}</main></body></html>\n'
     )
-
-
-def _text(value: object) -> str:
-    """Any value as safe text; numbers rounded for reading, absence said."""
-    if value is None or value == "" or value == []:
-        return '<span class="absent">not supplied</span>'
-    if isinstance(value, bool):
-        return '<span class="yes">yes</span>' if value else '<span class="no">no</span>'
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list | tuple):
-        return escape(", ".join(str(item) for item in value))
-    return escape(str(value))
-
-
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table whose first column names the row; columns of numbers are set to the right."""
-    listed = [tuple(row) for row in rows]
-    numeric = [
-        bool(listed) and all(isinstance(row[i], int | float) or row[i] is None for row in listed)
-        for i in range(len(heads))
-    ]
-    kind = [' class="n"' if number else "" for number in numeric]
-    head = "".join(f'<th scope="col"{k}>{_text(name)}</th>' for name, k in zip(heads, kind, strict=True))
-    lines = "".join(
-        f'<tr><th scope="row">{_text(row[0])}</th>'
-        + "".join(f"<td{k}>{_text(cell)}</td>" for cell, k in zip(row[1:], kind[1:], strict=True))
-        + "</tr>"
-        for row in listed
-    )
-    return (
-        f'<div class="scroll"><table><caption>{_text(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _pairs(caption: str, names: Mapping[str, str], part: Mapping[str, Any] | None) -> str:
-    if part is None:
-        return ABSENT
-    return _table(caption, ("what", "value"), [(text, part.get(key)) for key, text in names.items()])
 
 
 def _elements(caption: str, rows: Sequence[Mapping[str, Any]] | None) -> str:
     if rows is None:
         return ABSENT
-    return _table(caption, ("element", "count", "why"), [(r["path"], r["count"], r["reason"]) for r in rows])
+    return table(caption, ("element", "count", "why"), [(r["path"], r["count"], r["reason"]) for r in rows])
 
 
 def _columns(row: Mapping[str, Any] | None) -> str:
@@ -135,9 +63,9 @@ def _columns(row: Mapping[str, Any] | None) -> str:
         quasi = [(column, "differs", height, names) for column, _, height, names in quasi]
     asked = [(s["column"], _asked(s)) for s in row["asked"]["sensitive"]]
     heads = ("column", "level shown", "highest level", "different names shown")
-    made = _table("Quasi-identifiers: level 0 is the value itself", heads, quasi)
+    made = table("Quasi-identifiers: level 0 is the value itself", heads, quasi)
     none = "<p>No sensitive column is named.</p>"
-    return made + (_table("Sensitive columns", ("column", "asked of every class"), asked) if asked else none)
+    return made + (table("Sensitive columns", ("column", "asked of every class"), asked) if asked else none)
 
 
 def _asked(sensitive: Mapping[str, Any]) -> str:
@@ -164,7 +92,7 @@ def _anonymity(row: Mapping[str, Any] | None) -> str:
     words = f"Asked: k = {asked['k']}, at most {asked['suppression_limit']:.2%} of the records left out."
     if not after:
         words += " No release satisfies this: nothing may be shown."
-    return f"<p>{_text(words)}</p>" + _table("Before and after", ("what", "before", "after"), rows)
+    return f"<p>{text(words)}</p>" + table("Before and after", ("what", "before", "after"), rows)
 
 
 def _histogram(row: Mapping[str, Any] | None) -> str:
@@ -205,7 +133,7 @@ def _risks(row: Mapping[str, Any] | None) -> str:
     else:
         people = "no stated population (journalist risk cannot be given; marketer risk is that of the table)"
     rows = [(text, before[key], after.get(key)) for key, text in _RISKS.items()]
-    return _table(f"Probability of finding a person, with {people}", ("risk", "before", "after"), rows)
+    return table(f"Probability of finding a person, with {people}", ("risk", "before", "after"), rows)
 
 
 def _utility(row: Mapping[str, Any] | None, models: Sequence[Mapping[str, Any]] | None) -> str:
@@ -213,12 +141,12 @@ def _utility(row: Mapping[str, Any] | None, models: Sequence[Mapping[str, Any]] 
     if row is not None:
         before, after = row["before"]["utility"], (row["after"] or {}).get("utility", {})
         rows = [(text, before[key], after.get(key)) for key, text in _UTILITY.items()]
-        made = _table("What anonymity costs", ("measure", "before", "after"), rows)
+        made = table("What anonymity costs", ("measure", "before", "after"), rows)
     if models is None:
-        return made + "<p>Change in the community model's quality: " + _text(None) + ".</p>"
+        return made + "<p>Change in the community model's quality: " + text(None) + ".</p>"
     quality = [(m["measure"], m["original"], m["anonymous"], m["anonymous"] - m["original"]) for m in models]
     heads = ("measure", "original records", "anonymous records", "change")
-    return made + _table("The community model", heads, quality)
+    return made + table("The community model", heads, quality)
 
 
 def _signed(report: Mapping[str, Any]) -> str:
@@ -232,7 +160,7 @@ def _signed(report: Mapping[str, Any]) -> str:
         ("not supplied to this report", report["not_supplied"] or "nothing"),
     ]
     lines = "<div>Place and date</div><div>Data-protection officer</div><div>Data controller</div>"
-    return _table("This document", ("what", "value"), rows) + f'<div class="sign">{lines}</div>'
+    return table("This document", ("what", "value"), rows) + f'<div class="sign">{lines}</div>'
 
 
 _STUDY = {

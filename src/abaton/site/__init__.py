@@ -2,15 +2,18 @@
 
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
-from abaton.site.checking import Check, check_site
+from abaton.site.centre import CentreAway, CentreClient
+from abaton.site.checking import Check, check_site, checked
 from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, StatedGround, subject_tag
+from abaton.site.dealings import Dealings, deal
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.masking import masked, told
-from abaton.site.opening import open_site
+from abaton.site.opening import gate_of, open_site
 from abaton.site.queries import Query, queries
 from abaton.site.reading import SiteError, SiteFile, load_site, site_from_toml, smallest_count
 from abaton.site.rest import RestSource
+from abaton.site.sending import Sender, Sending
 from abaton.site.site import KeptSubject, Site
 from abaton.site.smart import Tokens
 from abaton.site.sources import Faults, FileSource, Source
@@ -19,8 +22,11 @@ from abaton.site.web import Web
 
 __all__ = [
     "BulkSource",
+    "CentreAway",
+    "CentreClient",
     "Check",
     "ConsentGate",
+    "Dealings",
     "Faults",
     "FileSource",
     "Funnel",
@@ -32,6 +38,8 @@ __all__ = [
     "RegisteredConsents",
     "RestSource",
     "Rules",
+    "Sender",
+    "Sending",
     "ServerError",
     "Site",
     "SiteDocument",
@@ -45,6 +53,9 @@ __all__ = [
     "Wanted",
     "Web",
     "check_site",
+    "checked",
+    "deal",
+    "gate_of",
     "load_site",
     "masked",
     "open_site",

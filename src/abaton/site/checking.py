@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.records.features import Finding, Reason
+from abaton.records.features import Finding, Reason, Report
 from abaton.site.funnel import Stage
 from abaton.site.masking import Steps, masked, told
 from abaton.site.queries import types_of
@@ -80,13 +80,18 @@ def check_site(site: Site) -> Check:
     Args:
         site: The site, opened for a study.
     """
+    if site.study.features is not None:
+        return checked(site, site.table().report)
+    for _ in site.kept():
+        pass
+    return checked(site)
+
+
+def checked(site: Site, report: Report | None = None) -> Check:
+    """What there is to tell of a site whose records have been read, and of the report on its table if one was made."""
     usable = True
     remarks: tuple[str, ...] = ("the study has no features, so no rows are counted",)
-    if site.study.features is None:
-        for _ in site.kept():
-            pass
-    else:
-        report = site.table().report
+    if report is not None:
         usable, remarks = report.usable, tuple(dict.fromkeys(_told(each) for each in report.findings))
     funnel, floor, faults = site.funnel, smallest_count(site.document, site.study), site.faults
     assert funnel.adds_up

@@ -207,6 +207,31 @@ class Keys(Part):
     ring: Place | None = None
 
 
+class CentrePart(Part):
+    """The research centre that records are sent to: where it is, and by which keys it is known."""
+
+    url: Address
+    keys: Place
+    ca: Place | None = None
+    outbox: Place = "outbox"
+    part: int = Field(1 << 19, ge=1, le=1 << 26, description="bytes")
+    retries: int = Field(5, ge=0, le=20)
+
+
+class VaultPart(Part):
+    """The mapping table: its rows, their keys in a place of their own, and whose key they are sealed to."""
+
+    rows: Annotated[Place, AfterValidator(_without_password)]
+    keys: Annotated[Place, AfterValidator(_without_password)]
+    controller: Place
+
+    @model_validator(mode="after")
+    def _two(self) -> Self:
+        if self.rows == self.keys:
+            raise fault("rows and their keys lie in one place", "keep them in two databases")
+        return self
+
+
 class Hours(Part):
     """The time of day in which the site's machine may work, in the site's local time; it may run past midnight.
 
@@ -249,6 +274,8 @@ class SiteDocument(Part):
     rules: Rules = Rules()
     consent: ConsentPart
     keys: Keys = Keys()
+    centre: CentrePart | None = None
+    vault: VaultPart | None = None
     limits: Limits = Limits()
 
     @model_validator(mode="after")

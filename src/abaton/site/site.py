@@ -85,6 +85,8 @@ class Site:
     read: Counter[str] = field(default_factory=Counter, init=False)
     left_out: Counter[str] = field(default_factory=Counter, init=False)
     tally: Tally = field(default_factory=Tally, init=False)
+    people: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    """Of everybody who was kept: how rows name them, and the Patient's id; it never leaves the site."""
 
     def __post_init__(self) -> None:
         if found := next(weaker(self.document, self.study), None):
@@ -110,6 +112,7 @@ class Site:
         """Every subject that is read, eligible and consented, with what is kept of their records."""
         self.funnel, self.read, self.left_out, self.tally = Funnel(), Counter(), Counter(), Tally()
         self.faults.clear()
+        self.people = {}
         cleaner = _Cleaner(self)
         for subject in self._subjects():
             self.funnel.reach(Stage.READ)
@@ -131,7 +134,9 @@ class Site:
                 self.funnel.stop(Stage.KEPT, _NOTHING)
                 continue
             self.funnel.reach(Stage.KEPT)
-            yield KeptSubject(subject.id, self.names.identity("Patient", subject.id), records)
+            kept = KeptSubject(subject.id, self.names.identity("Patient", subject.id), records)
+            self.people[kept.key] = subject.id
+            yield kept
         self.tally = cleaner.tally()
 
     def records(self) -> Iterator[Deidentified]:

@@ -63,6 +63,16 @@ study = "study.key"             # abaton records key study.key
 # tags = "tags.key"             # under which people are known in the registry
 # ring = "keys.json"            # the site's own keys: abaton keys new
 
+# The research centre that sealed records are sent to, and the mapping table.
+# [centre]
+# url = "https://intake.centre.example"
+# keys = "centre.pub"           # the centre's public keys, compared with what it reads out
+# outbox = "outbox"             # sealed envelopes wait here for their receipts
+# [vault]
+# rows = "vault.db"
+# keys = "row-keys.db"          # another place, kept out of the backups of the rows
+# controller = "controller.pub" # the data controller's public keys
+
 [limits]
 threads = 1
 memory = 2048                   # MiB

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.lab.sizes import apportion
 
 Rows = NDArray[np.int64]
 
@@ -67,3 +66,18 @@ def check_share(share: float) -> None:
             where="validation",
             remedy="use a number between 0 and 1, like 0.05",
         )
+
+
+def apportion(weights: NDArray[np.float64], total: int) -> Rows:
+    """Whole numbers in proportion to weights that sum up to the total exactly (largest remainders).
+
+    A larger weight never gets less than a smaller one.
+
+    >>> apportion(np.array([0.5, 0.3, 0.2]), 11).tolist()
+    [6, 3, 2]
+    """
+    quota = weights / weights.sum() * total
+    made: Rows = np.floor(quota + 1e-9).astype(np.int64)
+    most = np.argsort(made - quota, kind="stable")
+    made[most[: total - int(made.sum())]] += 1
+    return made

@@ -1,0 +1,173 @@
+"""``abaton site enrol|send|withdraw|status``: a site's dealings with the research centre."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from abaton.cli.output import emit, note, table
+from abaton.cli.secrets import JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, ring
+from abaton.errors import SettingsError
+
+if TYPE_CHECKING:
+    from abaton.governance import Case
+    from abaton.site import Dealings
+
+_STUDY = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False)
+_SITE = typer.Option(Path("site.toml"), "--site", help="The site's document.")
+_PATIENT = typer.Argument(..., metavar="PATIENT", help="The Patient's id; '-' reads it from stdin.")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@contextmanager
+def _dealings(site: Path, passphrase_file: Path | None, passphrase_env: str | None) -> Iterator[Dealings]:
+    from abaton.site import deal, load_site
+
+    file = load_site(site)
+    if file.document.keys.ring is None:
+        raise SettingsError(
+            "the site names no keys of its own", where=file.name, remedy="write ring under [keys]"
+        )
+    keys = ring(file.path(file.document.keys.ring), passphrase_file, passphrase_env)
+    with deal(file, keys, _now) as dealings:
+        yield dealings
+
+
+def _named(patient: str) -> str:
+    """The patient's id; read from stdin it stays out of the shell's history and the list of processes."""
+    return sys.stdin.readline().strip() if patient == "-" else patient
+
+
+def enrol(
+    study: Path = _STUDY,
+    patient: str = _PATIENT,
+    *,
+    site: Path = _SITE,
+    until: datetime | None = typer.Option(None, "--until", help="Until when the yes holds (UTC)."),
+    passphrase_file: Path | None = PASSPHRASE_FILE,
+    passphrase_env: str | None = PASSPHRASE_ENV,
+) -> None:
+    """Note that a person has opted in and said yes to this study's document, as FHIR Consent resources."""
+    from abaton.study import load_study
+
+    document = load_study(study)
+    with _dealings(site, passphrase_file, passphrase_env) as dealings:
+        dealings.enrol(document, _named(patient), until.replace(tzinfo=UTC) if until else None)
+    note("the consent is on record")
+
+
+def send(
+    study: Path = _STUDY,
+    *,
+    site: Path = _SITE,
+    collect: bool = typer.Option(
+        True, "--collect/--no-collect", help="Read and seal records first, or only send what waits."
+    ),
+    passphrase_file: Path | None = PASSPHRASE_FILE,
+    passphrase_env: str | None = PASSPHRASE_ENV,
+    json: bool = JSON,
+) -> None:
+    """Collect, de-identify, seal and send the records of everybody who agreed; goes on where it was stopped.
+
+    Exit code 1: the centre cannot be reached, or something was refused; what waits stays in the outbox.
+    """
+    from abaton.study import load_study
+
+    document = load_study(study)
+    with _dealings(site, passphrase_file, passphrase_env) as dealings:
+        done = dealings.send(document, note, collect=collect)
+        waiting = len(dealings.outbox.waiting())
+    told = {
+        "queued": done.queued, "unchanged": done.unchanged, "sent": done.sent, "bytes": done.bytes,
+        "waiting": waiting,
+    }  # fmt: skip
+    if json:
+        emit({**told, "refused": dict(sorted(done.refused.items()))})
+    else:
+        refused = [(f"refused: {why}", count) for why, count in sorted(done.refused.items())]
+        table("sent to the centre", ["what", "count"], [*told.items(), *refused])
+    if done.refused:
+        raise typer.Exit(1)
+
+
+def withdraw(
+    study: Path | None = typer.Argument(
+        None, metavar="[STUDY]", help="The study document.", show_default=False
+    ),
+    patient: str | None = typer.Argument(
+        None, metavar="[PATIENT]", help="The Patient's id; '-' reads stdin."
+    ),
+    *,
+    site: Path = _SITE,
+    passphrase_file: Path | None = PASSPHRASE_FILE,
+    passphrase_env: str | None = PASSPHRASE_ENV,
+    json: bool = JSON,
+) -> None:
+    """Take a person out of a study, here and at the centre; without arguments, go on with what is pending.
+
+    Exit code 1: something is still pending, for example because the centre cannot be reached.
+    """
+    from abaton.governance import Step
+    from abaton.study import load_study
+
+    if (study is None) != (patient is None):
+        raise SettingsError("the study or the person is missing", remedy="give both, or none to go on")
+    with _dealings(site, passphrase_file, passphrase_env) as dealings:
+        if study is not None and patient is not None:
+            cases = [dealings.withdraw(load_study(study), _named(patient))]
+        else:
+            cases = dealings.cascade().advance_all(_now())
+    _print(cases, json=json)
+    if any(case.step is not Step.DONE for case in cases):
+        raise typer.Exit(1)
+
+
+def status(
+    *,
+    site: Path = _SITE,
+    passphrase_file: Path | None = PASSPHRASE_FILE,
+    passphrase_env: str | None = PASSPHRASE_ENV,
+    json: bool = JSON,
+) -> None:
+    """What waits in the outbox, which withdrawals are pending, and what the centre has of this site.
+
+    Exit code 1: the centre cannot be reached.
+    """
+    from abaton.errors import AbatonError
+    from abaton.governance.withdrawal import pending
+
+    with _dealings(site, passphrase_file, passphrase_env) as dealings:
+        everything, waiting = dealings.outbox.all(), dealings.outbox.waiting()
+        cases = pending(dealings.registry.database)
+        away, centre = "", {}
+        try:
+            centre = dealings.client.account()
+        except AbatonError as error:
+            away = str(error)
+    told = {
+        "waiting": len(waiting), "oldest": min((q.created for q in waiting), default=None),
+        "receipts": len(everything) - len(waiting), "withdrawals pending": len(cases),
+    }  # fmt: skip
+    if json:
+        emit({**told, "centre": centre or None, "problem": away or None})
+    else:
+        table("site", ["what", ""], [*told.items(), *((f"centre: {k}", v) for k, v in centre.items())])
+        _print(cases, json=False) if cases else None
+    if away:
+        note(away)
+        raise typer.Exit(1)
+
+
+def _print(cases: list[Case], *, json: bool) -> None:
+    names = ("study", "subject", "step", "waits for", "since")
+    rows = [(c.study, c.subject, c.step.value, c.waits_for or None, c.since) for c in cases]
+    emit([dict(zip(names, row, strict=True)) for row in rows]) if json else table("withdrawals", names, rows)

@@ -1,0 +1,177 @@
+"""``abaton run``, ``report`` and ``demo``: a study from its sites' records to a community model and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from abaton.cli.output import emit, note, save, table
+from abaton.cli.runs import JsonOption, StoreOption, opened_store, summary, tell_outcome, watching
+
+if TYPE_CHECKING:
+    from abaton.store import RunRow, Store
+
+_STAGES = ("read", "eligible", "consented", "kept", "rows")
+
+
+def run(
+    study: Path = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False),
+    more: list[Path] = typer.Argument(None, metavar="[SITE]...", help="Further sites, after --sites."),
+    *,
+    sites: list[Path] = typer.Option(
+        ..., "--sites", metavar="SITE...", help="The sites' documents.", show_default=False
+    ),
+    engine: str = typer.Option("virtual", help="virtual (a simulated clock) or local (processes here)."),
+    seed: int = typer.Option(1990, min=0, help="Decides every random number."),
+    baselines: bool = typer.Option(
+        False,
+        "--baselines",
+        help="Also train each site alone, and all data pooled: for the lab, where rows may be brought together.",
+    ),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Run a study at its sites: consent, de-identification, features, training, evaluation.
+
+    A site that cannot take part is named with the reason, and the others go on. With fewer than two sites nothing is
+    trained (exit code 3). The run is kept: see 'abaton report'.
+
+    abaton run study.toml --sites north/site.toml south/site.toml --engine virtual
+    """
+    from abaton.federation import Options, run_study
+    from abaton.study import load_study
+
+    document = load_study(study)
+    rounds = document.learning.rounds if document.learning else None
+    with opened_store(store) as opened, watching(rounds) as watch:
+        options = Options(engine, seed, baselines=baselines)
+        row = run_study(document, [*sites, *(more or ())], opened, options, watch=watch, step=note)
+        data = _told(opened, row)
+    if json:
+        emit(data)
+        return
+    _print(data)
+    elsewhere = f" --store {store}" if store else ""
+    note(f"make its report: abaton report {row.run} -o report.html{elsewhere}")
+
+
+def report(
+    run: str = typer.Argument(help="The run's name, or the beginning of it."),
+    *,
+    out: Path | None = typer.Option(None, "-o", "--out", help="Write one HTML page here."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Make the report of a study's run: question, cohort, privacy, method, results, how to do it again.
+
+    The page opens anywhere, without a network. --json prints everything that is on it.
+    """
+    from abaton.errors import SettingsError
+
+    if out is None and not json:
+        raise SettingsError("there is nothing to make", where="report", remedy="give -o FILE.html, or --json")
+    with opened_store(store) as opened:
+        made = _report(opened, opened.run(run))
+    if out is not None:
+        from abaton.report import run_page
+
+        save(out, run_page(made))
+        note(f"written: {out}")
+    if json:
+        emit(made)
+
+
+def demo(
+    *,
+    seed: int = typer.Option(1990, min=0, help="Decides every random number: the same seed, the same bits."),
+    quick: bool = typer.Option(False, "--quick", help="Fewer people: some seconds less."),
+    out: Path = typer.Option(Path("abaton-demo.html"), "-o", "--out", help="Where the report is written."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
+) -> None:
+    """Run a whole study: four invented hospitals, from FHIR records and consents to a community model.
+
+    Some people refuse, some consents have run out, and somebody withdraws in the middle. The hospitals train
+    asynchronously, weighted by validation, and send compressed updates. The table compares the community model with
+    each hospital alone and with all data pooled; the report is one HTML page.
+    """
+    with opened_store(store) as opened:
+        from abaton.federation import Options, run_study
+        from abaton.lab.demo import NOW, demonstration
+        from abaton.report import run_page
+
+        note("inventing four hospitals")
+        made = demonstration(opened.folder / "demo", seed, 0.4 if quick else 1.0)
+        options = Options("virtual", seed, made.profiles, baselines=True)
+        row = run_study(made.study, made.sites, opened, options, watch=made.watch, step=note, now=NOW)
+        data = _told(opened, row)
+        data["withdrawal"] = {"at": made.left and made.left[1], "rounds": made.rounds_of_who_left(row.run)}
+        save(out, run_page(_report(opened, row)))
+    if json:
+        emit(data)
+        return
+    _print(data)
+    if made.left is not None:
+        used = ", ".join(map(str, data["withdrawal"]["rounds"]))
+        note(f"somebody at athens withdrew after {made.left[1]:.1f} s: rounds {used} used them, none since")
+    note(f"the report: {out}")
+
+
+def _report(store: Store, row: RunRow) -> dict[str, Any]:
+    from abaton.report import run_report
+    from abaton.store import Journal
+
+    return run_report(row, Journal(store, row.run).rows())
+
+
+def _told(store: Store, row: RunRow) -> dict[str, Any]:
+    """What is printed of a run."""
+    result = row.result or {}
+    return {
+        **summary(store, row),
+        "study": dict(row.recipe["study"]),
+        "sites": {name: dict(told) for name, told in row.recipe["told"].items()},
+        "left_out": dict(row.recipe["left_out"]),
+        "anonymity": row.recipe["anonymity"],
+        "tables": dict(row.recipe["tables"]),
+        "cohorts": dict(row.recipe["cohorts"]),
+        "traffic": result.get("traffic"),
+        "lines": result.get("evaluation", {}).get("lines", []),
+    }
+
+
+def _print(data: Mapping[str, Any]) -> None:
+    cells = []
+    for name, told in data["sites"].items():
+        funnel = {step["stage"]: step["subjects"] for step in told.get("funnel", ())}
+        takes_part = data["left_out"].get(name) or "yes"
+        cells.append([name, *(funnel.get(stage) for stage in _STAGES), takes_part])
+    table("sites", ("site", *_STAGES, "takes part"), cells)
+    for name, told in data["sites"].items():
+        for aside in told.get("set_aside", ()):
+            note(f"{name}: set aside: {aside['reason']} ({aside['count']})")
+        for remark in told.get("remarks", ()):
+            note(f"{name}: {remark}")
+    names = list(dict.fromkeys(name for line in data["lines"] for name in line["measures"] or ()))[:3]
+    lines = [line for line in data["lines"] if line["of"] == "all" or line["model"] == "community"]
+    rows = [
+        [line["model"], line["subset"], line["subjects"], *(_measure(line["measures"], n) for n in names)]
+        for line in lines
+    ]
+    table("on subjects that nobody trained on", ("model", "subjects of", "number", *names), rows)
+    up = sum(each["bytes_up"] for each in data["traffic"].values())
+    raw = sum(each["uncompressed"] for each in data["traffic"].values())
+    note(f"updates: {up:,} bytes, {raw / max(up, 1):.1f} times smaller than uncompressed")
+    tell_outcome(dict(data))
+
+
+def _measure(measures: Mapping[str, Any] | None, name: str) -> str:
+    if measures is None:
+        return "too few"
+    each = measures.get(name)
+    if each is None or each["value"] is None or each["low"] is None:
+        return "–"
+    return f"{each['value']:.3f} ({each['low']:.3f} to {each['high']:.3f})"

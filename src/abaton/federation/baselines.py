@@ -1,0 +1,45 @@
+"""What the community model is held against: each site alone, and all rows pooled in one place.
+
+Pooling is for the lab alone: it needs the rows of all sites on one machine, which a federation is there
+to avoid. Both kinds train on the validation rows, too, which the federation sets aside: they are not made weaker than
+they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from abaton.control import TrainSettings
+from abaton.federation.learners import Rows, examples
+from abaton.federation.members import Federation
+from abaton.learning import Examples, Model
+from abaton.vectors import Vector
+
+POOLED = "all data pooled"
+
+
+def alone(name: str) -> str:
+    """What the model of one site is called."""
+    return f"{name} alone"
+
+
+def baselines(
+    federation: Federation, model: Model, settings: TrainSettings, epochs: int, seed: int
+) -> dict[str, Vector]:
+    """The models of every site alone and of all rows pooled, trained for so many epochs with the study's settings."""
+    plain = replace(settings, epochs=epochs, adaptive=None, budget=0.0, steps=0, proximal=0.0)
+
+    def trained(data: Examples) -> Vector:
+        return model.train(model.initial(seed), data, plain, np.random.default_rng(seed)).vector
+
+    rows = {member.name: _together([member.rows]) for member in federation.members}
+    made = {alone(name): trained(data) for name, data in rows.items()}
+    return {**made, POOLED: trained(_together([member.rows for member in federation.members]))}
+
+
+def _together(parts: Sequence[Rows]) -> Examples:
+    listed = [examples(part) for rows in parts for part in (rows.train, rows.validation)]
+    return Examples(np.concatenate([each.x for each in listed]), np.concatenate([each.y for each in listed]))

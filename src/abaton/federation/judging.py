@@ -1,0 +1,177 @@
+"""How well models do on subjects that nobody trained on: sites count, the counts are added, the sum is judged.
+
+A site tells counts of cases and controls in bins of the predicted chance, or sums of errors; never a subject's score.
+It tells nothing of fewer subjects than its smallest count, and nothing by an input of which one group is that small,
+since that group would be what is missing from the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.federation.learners import examples
+from abaton.federation.members import Federation, Member
+from abaton.learning import Model
+from abaton.learning.clinical import BINS, Estimate, ScoreCounts, count_scores, judge, together
+from abaton.learning.values import ValueSums, add_errors, judge_sums, sum_errors
+from abaton.study import Learning
+from abaton.vectors import Vector
+
+EVERYBODY = "all sites"
+
+Inside = Callable[[Member], frozenset[str]]
+"""Whose records of a site may be used."""
+
+_POINTS = 101  # of a curve: more would tell single subjects' scores
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """Subjects whose results are told together: all, those of one site, or those of one group."""
+
+    name: str
+    of: str
+
+
+Told = Mapping[Subset, "Sequence[ScoreCounts] | ValueSums"]
+"""What a site tells of a model: for each subset counts for each class (one against the rest), or sums of errors."""
+
+
+def site_counts(
+    member: Member, federation: Federation, model: Model, vector: Vector, inside: frozenset[str]
+) -> Told:
+    """What one site tells of a model."""
+    mine = np.array([subject in inside for subject in member.test.subjects], dtype=bool)
+    if mine.sum() < member.floor:
+        return {}
+    data = examples(member.test)
+    predicted = model.score(vector, data).predictions
+    made: dict[Subset, Sequence[ScoreCounts] | ValueSums] = {}
+    for subset, rows in _subsets(member, mine):
+        made[subset] = _counted(predicted[rows], data.y[rows], federation)
+    return made
+
+
+def _subsets(member: Member, mine: NDArray[np.bool_]) -> list[tuple[Subset, NDArray[np.bool_]]]:
+    made = [(Subset(EVERYBODY, "all"), mine), (Subset(member.name, "site"), mine)]
+    for name, groups in member.groups.items():
+        found = np.array(groups, object)
+        sizes = Counter(found[mine].tolist())
+        if min(sizes.values()) >= member.floor:
+            made += [(Subset(f"{name}: {group}", name), mine & (found == group)) for group in sorted(sizes)]
+    return made
+
+
+def _counted(
+    predicted: NDArray[Any], actual: NDArray[Any], federation: Federation
+) -> list[ScoreCounts] | ValueSums:
+    if not federation.classes:
+        mean, deviation = federation.label
+        values = np.asarray(actual, np.float64) * deviation + mean
+        return sum_errors(predicted.reshape(-1).astype(np.float64) * deviation + mean, values)
+    # Of two classes the second is the case; of more, each against the rest.
+    cases = [1] if len(federation.classes) == 2 else range(len(federation.classes))
+    return [count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS) for i in cases]
+
+
+def judge_models(
+    learning: Learning,
+    federation: Federation,
+    model: Model,
+    models: Mapping[str, Vector],
+    inside: Inside,
+    *,
+    seed: int = 0,
+    resamples: int = 1000,
+) -> dict[str, Any]:
+    """All measures of some models, by subset, as plain values: lines, ROC curves and calibration."""
+    floor = max(member.floor for member in federation.members)
+    lines: list[dict[str, Any]] = []
+    curves: dict[str, Any] = {}
+    allowed = {member.name: inside(member) for member in federation.members}
+    for name, vector in models.items():
+        told = [
+            site_counts(member, federation, model, vector, allowed[member.name])
+            for member in federation.members
+        ]
+        for subset in sorted({each for site in told for each in site}, key=_order):
+            parts = [site[subset] for site in told if subset in site]
+            for case, measures, number in _judged(learning, federation, parts, floor, (seed, resamples)):
+                words = f"{subset.name}, {case}" if case else subset.name
+                lines.append(
+                    {
+                        "model": name, "subset": words, "of": subset.of, "subjects": number,
+                        "sites": len(parts), "measures": measures,
+                    }
+                )  # fmt: skip
+            if subset.of == "all" and len(federation.classes) == 2:
+                both = together(part[0] for part in parts if not isinstance(part, ValueSums))
+                curves[name] = _curves(both, floor)
+    return {"lines": lines, "curves": curves, "smallest_count": floor}
+
+
+def _order(subset: Subset) -> tuple[int, str]:
+    return {"all": 0, "site": 1}.get(subset.of, 2), subset.name
+
+
+def _judged(
+    learning: Learning,
+    federation: Federation,
+    parts: Sequence[Sequence[ScoreCounts] | ValueSums],
+    floor: int,
+    drawn: tuple[int, int],
+) -> list[tuple[str, dict[str, Any] | None, str]]:
+    """For each class that is a case: its name, the measures, and how many subjects; nothing of small numbers."""
+    how, (seed, resamples) = learning.evaluation, drawn
+    sums = [part for part in parts if isinstance(part, ValueSums)]
+    if sums:
+        both = add_errors(sums)
+        measures = _plain(judge_sums(both, level=how.confidence)) if both.subjects >= floor else None
+        return [("", measures, _number(both.subjects, floor))]
+    counted = [part for part in parts if not isinstance(part, ValueSums)]
+    made: list[tuple[str, dict[str, Any] | None, str]] = []
+    for i in range(len(counted[0])):
+        counts = together(part[i] for part in counted)
+        few = min(counts.cases.sum(), counts.controls.sum()) < floor
+        found = None
+        if not few:
+            settings = {"specificity": how.specificity, "level": how.confidence}
+            found = _plain(judge(_filled(counts), seed=seed, resamples=resamples, **settings))
+        case = federation.classes[i] if len(counted[0]) > 1 else ""
+        made.append((case, found, _number(counts.subjects, floor)))
+    return made
+
+
+def _filled(counts: ScoreCounts) -> ScoreCounts:
+    """The counts without empty bins: the same measures, sooner."""
+    some = (counts.cases + counts.controls) > 0
+    return ScoreCounts(counts.scores[some], counts.cases[some], counts.controls[some])
+
+
+def _curves(counts: ScoreCounts, floor: int) -> dict[str, Any]:
+    if min(counts.cases.sum(), counts.controls.sum()) < floor:
+        return {}
+    fpr, tpr = counts.curve()
+    x = np.linspace(0, 1, _POINTS)
+    bins = max(2, min(10, counts.subjects // (2 * floor)))
+    points = [[predicted, asdict(share)] for predicted, share in counts.calibration(bins)]
+    return {"roc": [x.tolist(), np.interp(x, fpr, tpr).tolist()], "calibration": points}
+
+
+def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Estimates as plain values; what is not a number is nothing."""
+    return {
+        name: {key: value if math.isfinite(value) else None for key, value in asdict(estimate).items()}
+        for name, estimate in measures.items()
+    }
+
+
+def _number(count: int, floor: int) -> str:
+    return f"<{floor}" if 0 < count < floor else str(count)

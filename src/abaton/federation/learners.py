@@ -1,0 +1,124 @@
+"""A learner that is bound to consents: before each task it asks who is still in, and lets the others' rows go.
+
+It is made of a :class:`~abaton.records.features.Scaled` table alone, which nothing but de-identified records can
+become: a type checker refuses anything else, so no more than the study needs can reach its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.codecs import Pipeline
+from abaton.control import TrainSettings
+from abaton.errors import Refused
+from abaton.federation.rolls import Roll
+from abaton.learning import Epoch, Examples, Learner, Model, Update, Watch
+from abaton.learning.learner import ALONE
+from abaton.records.features import Scaled
+from abaton.vectors import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A site's rows for training and for validation."""
+
+    train: Scaled
+    validation: Scaled
+
+
+def some(table: Scaled, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Scaled:
+    """Some rows of a table."""
+    names = np.array(table.subjects, object)[rows]
+    return replace(table, x=table.x[rows], y=table.y[rows], subjects=tuple(names.tolist()))
+
+
+def examples(table: Scaled) -> Examples:
+    """The rows as a learner takes them: numbers only, nobody's name."""
+    return Examples(table.x, table.y)
+
+
+class ConsentedLearner(Learner):
+    """A site's learner and evaluator.
+
+    Args:
+        name: The site's id.
+        model: What is trained.
+        rows: The site's rows.
+        codec: How updates travel.
+        seed: The run's.
+        roll: Who may be used.
+        floor: The smallest number of subjects that are trained on.
+        batch: The largest batch that the site allows, if it limits it.
+        secret: What feeds the noise for privacy.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        rows: Rows,
+        codec: Pipeline,
+        seed: int,
+        *,
+        roll: Roll,
+        floor: int,
+        batch: int | None,
+        secret: bytes,
+    ) -> None:
+        super().__init__(
+            name, model, examples(rows.train), codec, seed, examples(rows.validation), secret=secret
+        )
+        self._rows, self._roll, self._floor, self._batch = rows, roll, floor, batch
+
+    def begin(self, at: float, version: int | None = None) -> None:
+        """Ask who is still in; the rows of the others leave the learner's memory.
+
+        Raises:
+            Refused: Fewer are left than the smallest number that is trained on.
+        """
+        rows = self._rows
+        if version is None:
+            inside = self._roll.inside(rows.validation.subjects, at)
+            self._keep(replace(rows, validation=_of(rows.validation, inside)))
+            return
+        everybody = (*rows.train.subjects, *rows.validation.subjects)
+        inside, self.cohort = self._roll.taken(everybody, at, version)
+        self._keep(Rows(_of(rows.train, inside), _of(rows.validation, inside)))
+        if len(self.examples) < self._floor:
+            raise Refused(
+                f"fewer than {self._floor} subjects are left to train on",
+                where=f"site '{self.name}'",
+                remedy="the site cannot take part any more",
+            )
+
+    def steps(self, settings: TrainSettings) -> int:
+        """How many batches a task takes, none larger than the site allows."""
+        return super().steps(self._limited(settings))
+
+    def train(
+        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch = ALONE
+    ) -> Update:
+        """Train in batches that are not larger than the site allows."""
+        return super().train(task, version, start, self._limited(settings), watch)
+
+    def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Epoch]:
+        """Train epoch by epoch in batches that are not larger than the site allows."""
+        return super().train_epochs(task, start, self._limited(settings))
+
+    def _limited(self, settings: TrainSettings) -> TrainSettings:
+        most = settings.batch_size if self._batch is None else min(self._batch, settings.batch_size)
+        return replace(settings, batch_size=most)
+
+    def _keep(self, rows: Rows) -> None:
+        self._rows = rows
+        self.examples, self.validation = examples(rows.train), examples(rows.validation)
+
+
+def _of(table: Scaled, inside: frozenset[str]) -> Scaled:
+    if all(subject in inside for subject in table.subjects):
+        return table
+    return some(table, np.array([subject in inside for subject in table.subjects], dtype=bool))

@@ -1,0 +1,213 @@
+"""From tables to members of a federation: k enforced over the union, subjects dealt, columns scaled together.
+
+Invariants:
+(1) a subject is in exactly one of a site's training, validation and test rows;
+(2) what scales the columns comes from rows that are trained or validated on, never from the test;
+(3) only sums and masked counts of a site are used outside of it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.errors import AbatonError, Refused
+from abaton.federation.learners import Rows, some
+from abaton.federation.reading import ONE_CLASS, Reading, fingerprint
+from abaton.learning.validation import stratified
+from abaton.records.anonymity.federated import Choice, choose
+from abaton.records.features import (
+    Moments,
+    Scaled,
+    Statistics,
+    Table,
+    groups,
+    hidden,
+    histogram,
+    pooled,
+    scaled,
+    statistics,
+)
+from abaton.site import SiteFile, smallest_count
+from abaton.study import Learning, Study
+
+FEWEST = 2  # sites; with one there is nobody to learn with
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A site that takes part.
+
+    Attributes:
+        file: Its document.
+        people: How rows name people, and the Patient's id of each; never leaves the site.
+        rows: For training and validation.
+        test: Rows that nobody trains on.
+        groups: For each input by which results are told apart, the group of every test row.
+        floor: The smallest number of people that may be told.
+        digest: The fingerprint of its table.
+    """
+
+    file: SiteFile
+    people: Mapping[str, str] = field(repr=False)
+    rows: Rows
+    test: Scaled
+    groups: Mapping[str, tuple[str, ...]] = field(repr=False)
+    floor: int
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The site's id."""
+        return self.file.document.site.id
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """The sites that take part, and what they share.
+
+    Attributes:
+        members: In the order of their ids.
+        left_out: Why other sites do not take part.
+        columns, classes: The same at every site; no classes for values.
+        label: Mean and deviation by which values were scaled; 0 and 1 for classes.
+        anonymity: What was asked of the union of all tables and what was chosen, masked; none if nothing was asked.
+        told: What there is to tell of every site, masked.
+    """
+
+    members: tuple[Member, ...]
+    left_out: Mapping[str, str]
+    columns: tuple[str, ...]
+    classes: tuple[str, ...]
+    label: tuple[float, float]
+    anonymity: Mapping[str, Any] | None
+    told: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """A site's table with the places of its rows."""
+
+    reading: Reading
+    table: Table
+    floor: int
+    train: Places
+    validation: Places
+    test: Places
+
+    @property
+    def seen(self) -> Table:
+        """Without the test."""
+        return self.table.without(frozenset(self.table.subjects[i] for i in self.test))
+
+
+def federate(study: Study, readings: Sequence[Reading], seed: int) -> Federation:
+    """Make members of the sites that can take part.
+
+    Raises:
+        Refused: Too few sites are left, or anonymity cannot be had; nothing was trained.
+    """
+    assert study.learning is not None
+    told = {each.name: each.told for each in readings}
+    ready, anonymity = _hide(sorted(readings, key=lambda each: each.name))
+    dealt, ready = _deal(study, ready, seed)
+    left_out = {each.name: each.problem for each in ready if each.problem}
+    if len(dealt) < FEWEST:
+        raise Refused(
+            f"{len(dealt)} of {len(readings)} sites can take part, {FEWEST} are needed",
+            where="; ".join(f"{name}: {why}" for name, why in left_out.items()),
+            remedy="mend the sites, or add others",
+        )
+    shared = pooled(statistics(each.seen) for each in dealt)
+    label = _label(study.learning, dealt)
+    members = tuple(_member(study.learning, each, shared, label) for each in dealt)
+    first = dealt[0].table
+    names = tuple(column.name for column in first.columns)
+    return Federation(members, left_out, names, first.classes, label, anonymity, told)
+
+
+def _hide(readings: Sequence[Reading]) -> tuple[list[Reading], Mapping[str, Any] | None]:
+    """Enforce anonymity over the union of the tables, by the strictest k of all sites."""
+    ready = [each for each in readings if each.table is not None]
+    asked = max((each.anonymity for each in ready if each.anonymity), key=lambda s: s.k, default=None)
+    if asked is None:
+        return list(readings), None
+    tables = {each.name: each.table for each in ready if each.table is not None}
+    choice = choose([histogram(table, asked) for table in tables.values()], asked)
+    shown = {name: hidden(table, choice, asked) for name, table in tables.items()}
+    made = [replace(each, table=shown.get(each.name)) for each in readings]
+    columns = [quasi.column for quasi in asked.quasi_identifiers]
+    return made, {"k": asked.k, "columns": columns, **_told(choice, min(t.floor for t in shown.values()))}
+
+
+def _told(choice: Choice, floor: int) -> dict[str, Any]:
+    few = 0 < choice.suppressed < floor
+    return {
+        "levels": list(choice.node),
+        "records": choice.records,
+        "left_out": f"<{floor}" if few else str(choice.suppressed),
+        "loss": choice.loss,
+    }
+
+
+def _deal(study: Study, readings: Sequence[Reading], seed: int) -> tuple[list[_Dealt], list[Reading]]:
+    """Deal every site's subjects; a site that is too small for that is left out."""
+    assert study.learning is not None
+    dealt, seen = [], []
+    for each in readings:
+        if each.table is None:
+            seen.append(each)
+            continue
+        floor = smallest_count(each.file.document, study)
+        try:
+            dealt.append(_split(study.learning, each, each.table, floor, seed))
+            seen.append(each)
+        except AbatonError as error:
+            seen.append(each.without(error.what))
+    return dealt, seen
+
+
+def _split(learning: Learning, reading: Reading, table: Table, floor: int, seed: int) -> _Dealt:
+    if table.classes and len(np.unique(table.y)) < 2:
+        raise Refused(ONE_CLASS)
+    rng = np.random.default_rng([seed, zlib.crc32(reading.name.encode())])
+    labels = table.y if table.classes else np.zeros(len(table), np.int64)
+    places = np.arange(len(table), dtype=np.int64)
+    rest, test = stratified(labels, places, rng=rng, share=learning.evaluation.test, learner=reading.name)
+    train, held = stratified(labels, rest, rng=rng, share=learning.validation, learner=reading.name)
+    if len(train) < floor:
+        raise Refused(f"fewer than {floor} subjects are left to train on")
+    return _Dealt(reading, table, floor, train, held, test)
+
+
+def _label(learning: Learning, dealt: Sequence[_Dealt]) -> tuple[float, float]:
+    """Mean and deviation of the values to be learned, from the sites' sums; classes are not scaled."""
+    if learning.task == "classes":
+        return 0.0, 1.0
+    seen = [each.seen.y for each in dealt]
+    sums = [Moments(len(y), float(y.sum()), float(np.dot(y, y))) for y in seen]
+    both = pooled(Statistics({"label": each}) for each in sums).of["label"]
+    return both.mean, both.deviation
+
+
+def _member(learning: Learning, each: _Dealt, shared: Statistics, label: tuple[float, float]) -> Member:
+    made = scaled(each.table, shared)
+    if learning.task == "value":
+        made = replace(made, y=((each.table.y - label[0]) / label[1]).astype(np.float32))
+    told = {g.input: groups(each.table, g.input, g.bands) for g in learning.evaluation.groups}
+    return Member(
+        each.reading.file,
+        each.reading.people,
+        Rows(some(made, each.train), some(made, each.validation)),
+        some(made, each.test),
+        {name: tuple(of[i] for i in each.test) for name, of in told.items()},
+        each.floor,
+        fingerprint(each.table),
+    )

@@ -1,0 +1,126 @@
+"""What each site has for a study: its table and what there is to tell, or why it cannot take part.
+
+A site that cannot take part never stops the others. Everything that is told is masked; nothing holds a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from abaton.errors import AbatonError, SettingsError
+from abaton.records.anonymity import AnonymitySettings
+from abaton.records.features import Report, Table
+from abaton.site import Site, SiteFile, checked, open_site
+from abaton.study import Study
+
+Step = Callable[[str], None]
+
+ONE_CLASS = "only one class: a model of this outcome can neither be trained nor judged here alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one site had.
+
+    Attributes:
+        file: The site's document.
+        table: Its rows, in an order that depends on their content alone; none if it cannot take part.
+        people: How rows name people, and the Patient's id of each; never leaves the site.
+        anonymity: What is asked of the whole table, with the site's own k.
+        told: The funnel, what was set aside and remarks, masked.
+        problem: Why it cannot take part; empty if it can.
+    """
+
+    file: SiteFile
+    table: Table | None
+    people: Mapping[str, str] = field(default_factory=dict, repr=False)
+    anonymity: AnonymitySettings | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The site's id."""
+        return self.file.document.site.id
+
+    def without(self, problem: str) -> Reading:
+        """The same site, left out."""
+        return replace(self, table=None, problem=problem)
+
+
+def read_sites(
+    study: Study, files: Sequence[SiteFile], now: datetime, step: Step = lambda words: None
+) -> list[Reading]:
+    """Read every site: consent, de-identification, views and features, one site after the other.
+
+    Raises:
+        SettingsError: Two sites have the same id, or the study has nothing to learn.
+    """
+    names = [file.document.site.id for file in files]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SettingsError(f"two sites are called '{twice}'", where="sites", remedy="give each its own id")
+    if study.features is None or study.learning is None:
+        raise SettingsError(
+            "the study has nothing to learn",
+            where="study document",
+            remedy="add [[views]], [features] and [learning]",
+        )
+    made = []
+    for file in files:
+        step(f"reading {file.document.site.id}")
+        made.append(_read(study, file, now, step))
+    return made
+
+
+def _read(study: Study, file: SiteFile, now: datetime, step: Step) -> Reading:
+    try:
+        site = open_site(file, study, now, step=step)
+        return _reading(file, site)
+    except AbatonError as error:
+        return Reading(file, None, problem=" ".join(str(error).split()))
+
+
+def _reading(file: SiteFile, site: Site) -> Reading:
+    made = site.table()
+    told = checked(site, made.report)
+    table, problem = made.table, ""
+    if table is None or not told.usable:
+        table, problem = None, _problem(made.report, told.remarks)
+    elif table.classes and len(np.unique(table.y)) < 2:
+        table, problem = None, ONE_CLASS
+    kept = None if table is None else ordered(table)
+    return Reading(file, kept, site.people, site.anonymity, told.row(), problem)
+
+
+def _problem(report: Report, remarks: Sequence[str]) -> str:
+    """Why a site has no table: what is fatal, and otherwise the first remark."""
+    fatal = [f"{each.about}: {each.reason.value}" for each in report.findings if each.fatal]
+    found = [remark for remark in remarks if remark.startswith(tuple(fatal))] if fatal else list(remarks[:1])
+    return "; ".join(found) or "nobody comes through"
+
+
+def ordered(table: Table) -> Table:
+    """The rows in an order that depends on their content alone, not on the keys that pseudonyms are made with."""
+    known = np.where(np.isnan(table.x), -np.inf, table.x)
+    places = np.lexsort((*known.T[::-1], table.y)) if len(table) else np.arange(0)
+    names = tuple(table.subjects[i] for i in places)
+    return replace(table, x=table.x[places], y=table.y[places], subjects=names)
+
+
+def fingerprint(table: Table) -> str:
+    """A digest of a table's columns and rows, which does not depend on how people are called in it."""
+    made = hashlib.sha256(repr([column.name for column in table.columns]).encode())
+    for values in (table.x, table.y):
+        made.update(np.ascontiguousarray(values).tobytes())
+    return made.hexdigest()
+
+
+def problems(readings: Iterable[Reading]) -> dict[str, str]:
+    """Why sites are left out, by site."""
+    return {each.name: each.problem for each in readings if each.problem}

@@ -1,0 +1,352 @@
+"""A study run from records to community model, and gone on with after it was cut off.
+
+Steps: read every site (consent, de-identification, views, features), enforce anonymity over the union, deal subjects,
+scale columns together, let learners train and evaluators judge by the study's rules, judge the result. What a run was
+made of is pinned in its row: the study's hash, every site's table and cohort by their fingerprints.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from abaton import __version__
+from abaton.codecs import Pipeline
+from abaton.control import Arrived, Rules, from_row
+from abaton.engines import LocalEngine, Outcome, Profile, Run, VirtualEngine, live, local, status_of, virtual
+from abaton.engines.drive import Watcher
+from abaton.errors import Refused, SettingsError
+from abaton.federation.baselines import baselines
+from abaton.federation.judging import judge_models
+from abaton.federation.learners import ConsentedLearner
+from abaton.federation.members import Federation, Member, federate
+from abaton.federation.reading import Reading, Step, read_sites
+from abaton.federation.rolls import Roll
+from abaton.learning import Model
+from abaton.site import SiteFile, load_site
+from abaton.store import Journal, RunRow, Store
+from abaton.study import Learning, Study, study_from_toml, write_toml
+
+ENGINES = ("virtual", "local")
+RECIPE = "study"
+COMMUNITY = "community"
+_CURVE = 20  # versions of the community model that are judged, for the curve over time
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a study is run.
+
+    Attributes:
+        engine: `virtual` (a simulated clock) or `local` (processes of this machine).
+        seed: Decides every random number.
+        profiles: How fast each site's machine is, under the virtual clock.
+        baselines: Whether to train each site alone and all rows pooled, too: for the lab alone.
+        resamples: How often subjects are drawn again for the intervals; 0 for none, and for no curve over time.
+    """
+
+    engine: str = "virtual"
+    seed: int = 1990
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    baselines: bool = False
+    resamples: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise SettingsError(
+                f"there is no engine '{self.engine}'", where="engine", remedy=f"use {' or '.join(ENGINES)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A study whose sites have been read, ready to be lived."""
+
+    study: Study
+    federation: Federation
+    rolls: Mapping[str, Roll]
+    options: Options
+
+    @property
+    def learning(self) -> Learning:
+        assert self.study.learning is not None
+        return self.study.learning
+
+    @property
+    def rules(self) -> Rules:
+        return self.learning.rules(len(self.federation.members), seed=self.options.seed)
+
+    @property
+    def model(self) -> Model:
+        made = self.federation
+        return self.learning.model(features=len(made.columns), classes=len(made.classes))
+
+    def learners(self, codec: Pipeline, model: Model) -> dict[str, ConsentedLearner]:
+        return {member.name: self._learner(member, codec, model) for member in self.federation.members}
+
+    def _learner(self, member: Member, codec: Pipeline, model: Model) -> ConsentedLearner:
+        seed, simulated = self.options.seed, self.options.engine == "virtual"
+        # A simulation can be lived through again: its sites' secrets follow from its seed. Real ones never do.
+        secret = f"simulated {seed} {member.name}".encode() if simulated else secrets.token_bytes(32)
+        return ConsentedLearner(
+            member.name,
+            model,
+            member.rows,
+            codec,
+            seed,
+            roll=self.rolls[member.name],
+            floor=member.floor,
+            batch=member.file.document.limits.batch,
+            secret=secret,
+        )
+
+
+def run_study(
+    study: Study,
+    sites: Sequence[SiteFile | Path],
+    store: Store,
+    options: Options | None = None,
+    *,
+    watch: Watcher | None = None,
+    step: Step = lambda words: None,
+    now: datetime | None = None,
+) -> RunRow:
+    """Run a study at some sites, from their records to a judged community model.
+
+    Args:
+        study: The study document.
+        sites: The sites' documents, or where they are.
+        store: Where the run is kept.
+        options: How it is run.
+        watch: Hears of every event.
+        step: Told of progress, in words without content.
+        now: The moment for which consents are asked and ages counted, and at which simulated time begins.
+
+    Raises:
+        Refused: Too few sites can take part, or anonymity cannot be had; nothing was trained.
+    """
+    now = now or datetime.now(UTC)
+    files = [site if isinstance(site, SiteFile) else load_site(site) for site in sites]
+    readings = read_sites(study, files, now, step)
+    return run_readings(study, readings, store, options, watch=watch, step=step, now=now)
+
+
+def run_readings(
+    study: Study,
+    readings: Sequence[Reading],
+    store: Store,
+    options: Options | None = None,
+    *,
+    now: datetime,
+    watch: Watcher | None = None,
+    step: Step = lambda words: None,
+) -> RunRow:
+    """Run a study at sites that have been read; several runs may share one reading.
+
+    Args:
+        study: The study document.
+        readings: What the sites have.
+        store: Where the run is kept.
+        options: How it is run.
+        now: The moment at which the sites were read.
+        watch: Hears of every event.
+        step: Told of progress, in words without content.
+    """
+    options, created = options or Options(), datetime.now(UTC)
+    files = [reading.file for reading in readings]
+    run = f"{study.study.id}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    plan = _plan(study, readings, options, now, run)
+    row = RunRow(
+        run, created.isoformat(), options.engine, _recipe(plan, files, now), plan.model.layout.digest, "running", None
+    )  # fmt: skip
+    with store.holding(run):
+        store.add_run(row)
+        return _live(store, row, plan, watch, step)
+
+
+def resume_study(
+    store: Store, row: RunRow, *, watch: Watcher | None = None, step: Step = lambda words: None
+) -> RunRow:
+    """Bring a run of a study that was cut off to its end, if its records and consents are as they were.
+
+    Raises:
+        Refused: What the sites have has changed.
+    """
+    settings = row.recipe["settings"]
+    study = study_from_toml(settings["study"])
+    files = [load_site(Path(place)) for place in settings["sites"]]
+    profiles = {name: Profile(**values) for name, values in settings["profiles"].items()}
+    options = Options(row.engine, settings["seed"], profiles, settings["baselines"], settings["resamples"])
+    now = datetime.fromisoformat(settings["now"])
+    plan = _plan(study, read_sites(study, files, now, step), options, now, row.run)
+    _check_unchanged(row, plan)
+    with store.holding(row.run):
+        return _live(store, row, plan, watch, step)
+
+
+def _plan(study: Study, readings: Sequence[Reading], options: Options, now: datetime, run: str) -> _Plan:
+    made = federate(study, readings, options.seed)
+    moment = _moment(options.engine, now)
+    rolls = {each.name: Roll(each.file, study, run, each.people, moment) for each in made.members}
+    strange = set(options.profiles) - {each.name for each in readings}
+    if strange:
+        raise SettingsError(
+            f"there is a profile of '{min(strange)}', but no such site", where="profiles", remedy="remove it"
+        )
+    return _Plan(study, made, rolls, options)
+
+
+def _moment(engine: str, began: datetime) -> Callable[[float], datetime]:
+    """Simulated seconds count from the run's beginning; a real engine's learners tell the time of the world."""
+    if engine == "virtual":
+        return lambda at: began + timedelta(seconds=at)
+    return lambda at: datetime.fromtimestamp(at, UTC)
+
+
+def _recipe(plan: _Plan, files: Sequence[SiteFile], now: datetime) -> dict[str, Any]:
+    """What is kept with the run: enough to build it again, and what it was made of by fingerprints."""
+    options, made = plan.options, plan.federation
+    settings = {
+        "study": write_toml(plan.study),
+        "sites": [str(Path(file.name).resolve()) for file in files],
+        "seed": options.seed,
+        "now": now.isoformat(),
+        "profiles": {
+            name: {key: v for key, v in asdict(profile).items() if v != float("inf")}
+            for name, profile in options.profiles.items()
+        },
+        "baselines": options.baselines,
+        "resamples": options.resamples,
+    }
+    at = 0.0 if options.engine == "virtual" else now.timestamp()
+    return {
+        "name": RECIPE,
+        "settings": settings,
+        "study": _facts(plan.study),
+        "method": plan.learning.model_dump(mode="json"),
+        "tables": {member.name: member.digest for member in made.members},
+        "cohorts": {member.name: _cohort(plan, member, at)[1] for member in made.members},
+        "left_out": dict(made.left_out),
+        "anonymity": made.anonymity,
+        "told": {name: dict(told) for name, told in made.told.items()},
+        "columns": list(made.columns),
+        "classes": list(made.classes),
+        "software": f"abaton {__version__}",
+    }
+
+
+def _facts(study: Study) -> dict[str, Any]:
+    """What a reader of the run wants to know of the study."""
+    about, kept = study.study, study.deidentification
+    return {
+        "id": about.id,
+        "hash": study.hash,
+        "title": about.title,
+        "question": " ".join((about.question or "").split()),
+        "purpose": about.purpose.value,
+        "legal_basis": about.legal_basis,
+        "centre": study.centre.name,
+        "shares": [each.value for each in about.shares],
+        "mechanism": kept.mechanism.value,
+        "dates": kept.dates.value,
+        "smallest_count": kept.count_floor,
+        "statements": {key.value: words for key, words in study.consent.statements.items()}
+        if study.consent
+        else {},
+        "outcome": study.features.label.name if study.features else None,
+    }
+
+
+def _cohort(plan: _Plan, member: Member, at: float) -> tuple[frozenset[str], str]:
+    everybody = (*member.rows.train.subjects, *member.rows.validation.subjects, *member.test.subjects)
+    return plan.rolls[member.name].taken(everybody, at)
+
+
+def _check_unchanged(row: RunRow, plan: _Plan) -> None:
+    before = row.recipe["tables"]
+    now = {member.name: member.digest for member in plan.federation.members}
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if changed:
+        raise Refused(
+            f"what {', '.join(changed)} has for the study is not what run '{row.run}' was started with",
+            where="records or consents have changed since",
+            remedy="start a new run",
+        )
+
+
+def _live(store: Store, row: RunRow, plan: _Plan, watch: Watcher | None, step: Step) -> RunRow:
+    journal, rules, model, codec = Journal(store, row.run), plan.rules, plan.model, plan.learning.pipeline()
+    run = Run(rules, model, codec, journal)
+    learners = plan.learners(codec, model)
+    engine: VirtualEngine | LocalEngine
+    if plan.options.engine == "virtual":
+        engine = virtual(learners, journal, plan.options.profiles, rules.seed)
+    else:
+        engine = local(learners, run, store.folder / "states" / row.run)
+    outcome = live(run, engine, watch)
+    step("judging")
+    result = {**asdict(outcome), **_judged(store, row, plan, journal, outcome)}
+    store.finish_run(row.run, status_of(outcome, rules), result)
+    return store.run(row.run)
+
+
+def _judged(store: Store, row: RunRow, plan: _Plan, journal: Journal, outcome: Outcome) -> dict[str, Any]:
+    """What is kept of how it went: who sent how much, how good the models are, and how they got there."""
+    arrived = [event for kind, body in journal.rows() if isinstance(event := from_row(kind, body), Arrived)]
+    sent = Counter(event.learner for event in arrived)
+    size: Counter[str] = Counter()
+    for event in arrived:
+        size[event.learner] += event.size
+    model, options = plan.model, plan.options
+    final = store.vectors.get(outcome.digest)
+    models = {COMMUNITY: final}
+    if options.baselines:
+        epochs = plan.learning.training.epochs * max(sent.values(), default=1)
+        models |= baselines(plan.federation, model, plan.rules.training, epochs, options.seed)
+    # Consents are asked once more: the test rows of whoever has left are not used.
+    at = outcome.seconds if options.engine == "virtual" else datetime.now(UTC).timestamp()
+    inside = {member.name: _cohort(plan, member, at)[0] for member in plan.federation.members}
+    raw = model.layout.size * 4
+    return {
+        "traffic": {
+            name: {"updates": sent[name], "bytes_up": size[name], "uncompressed": sent[name] * raw}
+            for name in sorted(sent)
+        },
+        "evaluation": judge_models(
+            plan.learning, plan.federation, model, models, lambda member: inside[member.name], seed=options.seed,
+            resamples=options.resamples,
+        ),
+        "progress": _progress(store, row, plan, inside) if options.resamples else [],
+    }  # fmt: skip
+
+
+def _progress(
+    store: Store, row: RunRow, plan: _Plan, inside: Mapping[str, frozenset[str]]
+) -> list[dict[str, Any]]:
+    """The main measure of some versions of the community model, over time."""
+    versions = store.models(row.run)
+    stride = max(1, -(-len(versions) // _CURVE))
+    chosen = [*versions[:-1:stride], *versions[-1:]]
+    name = "auroc" if plan.federation.classes else "rmse"
+    made = []
+    for version in chosen:
+        if not store.vectors.path(version.digest).exists():
+            continue  # not every version is kept for ever
+        vector = {COMMUNITY: store.vectors.get(version.digest)}
+        judged = judge_models(
+            plan.learning,
+            plan.federation,
+            plan.model,
+            vector,
+            lambda member: inside[member.name],
+            resamples=0,
+        )
+        line = next((each for each in judged["lines"] if each["of"] == "all"), None)
+        if line is not None and line["measures"] is not None:
+            made.append({"version": version.version, "at": version.at, name: line["measures"][name]["value"]})
+    return made

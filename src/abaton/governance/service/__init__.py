@@ -1,0 +1,10 @@
+"""The intake of a research centre over HTTP: studies out; consents, sealed records and withdrawals in.
+
+Needs the extra ``abaton[serve]``.
+"""
+
+from abaton.governance.service.app import make_app
+from abaton.governance.service.centre import Centre, Limits
+from abaton.governance.service.serving import Listen, serve
+
+__all__ = ["Centre", "Limits", "Listen", "make_app", "serve"]

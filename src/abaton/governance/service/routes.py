@@ -1,0 +1,194 @@
+"""What can be asked of the service."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request, Response, Security
+from fastapi.openapi.models import HTTPBase
+from fastapi.security.base import SecurityBase
+from starlette.concurrency import run_in_threadpool
+
+from abaton.governance.enrolling import take_consent
+from abaton.governance.leaving import leave
+from abaton.governance.refusals import Code, Denied
+from abaton.governance.service import models
+from abaton.governance.service.centre import Caller, Centre
+from abaton.governance.service.problems import MEDIA_TYPE, Refusal
+
+_MEANINGS = {
+    401: "Not signed, by nobody known, not for this, not now, or not for the first time.",
+    403: "Refused: no consent in force, not the caller's, forged, or no room left.",
+    404: "There is no such thing here.",
+    408: "The request did not arrive in time.",
+    409: "It does not follow on what is there: out of step, used before, or another document.",
+    413: "Larger than the limits.",
+    422: "Not of the form that is taken, changed on its way, or sealed to a key that is not taken.",
+    429: "Too many requests; see Retry-After.",
+    500: "The service failed; everything can be repeated without harm.",
+    503: "The service has too much to do; see Retry-After.",
+}
+_ALWAYS = (408, 413, 429, 500, 503)
+
+
+def _answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    form = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    return {status: {"description": _MEANINGS[status], **form} for status in sorted({*statuses, *_ALWAYS})}
+
+
+class Signed(SecurityBase):
+    """Requests are signed by a site's Ed25519 key (docs/intake.md); the gate has checked it already."""
+
+    def __init__(self) -> None:
+        self.model = HTTPBase(scheme="Abaton", description="Ed25519 over the request; see docs/intake.md.")
+        self.scheme_name = "Abaton"
+
+    async def __call__(self, request: Request) -> Caller:
+        """Who signed the request."""
+        caller: Caller = request.state.caller
+        return caller
+
+
+By = Annotated[Caller, Security(Signed())]
+InPath = Annotated[models.Digest, Path()]
+
+
+def _centre(request: Request) -> Centre:
+    centre: Centre = request.app.state.centre
+    return centre
+
+
+At = Annotated[Centre, Depends(_centre)]
+public = APIRouter(prefix="/v1", tags=["public"])
+signed = APIRouter(prefix="/v1", tags=["signed"])
+
+
+@public.get("/health", responses=_answers())
+def health(centre: At) -> models.Health:
+    """Whether the service and its database work."""
+    centre.inbox.senders.find("nobody")
+    return models.Health()
+
+
+@public.get("/centre", responses=_answers())
+def keys(centre: At) -> models.CentreKeys:
+    """The centre's public keys and limits."""
+    limits, room = centre.limits, centre.limits.room
+    told = models.Room(
+        part_bytes=limits.part, upload_bytes=room.upload, open_uploads=room.open, total_bytes=room.total
+    )
+    return models.CentreKeys(keys=centre.inbox.ring.row(), limits=told)
+
+
+@public.get("/studies", responses=_answers())
+def studies(centre: At) -> models.Studies:
+    """The published studies."""
+    now = centre.now()
+    names = ("study", "document", "version", "published", "ends")
+    found = centre.inbox.registry.studies()
+    return models.Studies(
+        studies=[
+            models.StudyLine(**{name: getattr(one, name) for name in names}, open=one.is_open(now))
+            for one in found
+        ]
+    )
+
+
+@public.get("/studies/{document}", responses=_answers(404, 422))
+def study(document: InPath, centre: At) -> dict[str, Any]:
+    """A study document, by its fingerprint; the current one of its study."""
+    for found in centre.inbox.registry.studies():
+        if found.document == document:
+            content: dict[str, Any] = json.loads(found.content)
+            return content
+    raise Denied(Code.NOT_FOUND, "there is no such study document", where="study")
+
+
+@signed.post("/consents", responses=_answers(401, 403, 404, 409, 422))
+def consent(given: models.Consent, by: By, centre: At) -> models.Statement:
+    """Enrol a person, or note their wish to be told of studies: a FHIR Consent in, a signed receipt out."""
+    resource = given.model_dump(exclude_unset=True)
+    receipt = take_consent(
+        centre.inbox.database, resource, by.name, by.key, centre.inbox.signer, centre.now()
+    )
+    return models.Statement(**receipt)
+
+
+@signed.post("/uploads", status_code=201, responses=_answers(401, 403, 413, 422))
+def announce(given: models.Announcement, by: By, centre: At) -> models.Upload:
+    """Announce a sealed envelope by fingerprint and size; it goes on from where it stands."""
+    received = centre.uploads.announce(given.digest, given.size, by.name, centre.now())
+    return models.Upload(digest=given.digest, received=received)
+
+
+@signed.get("/uploads/{digest}", responses=_answers(401, 404, 422))
+def upload(digest: InPath, by: By, centre: At) -> models.Upload:
+    """How far an upload has come, and its receipt if it was taken."""
+    received, receipt = centre.uploads.received(digest, by.name), centre.inbox.settled(digest, by.name)
+    told = None if receipt is None else models.Statement(**receipt)
+    return models.Upload(digest=digest, received=received, receipt=told)
+
+
+@signed.put(
+    "/uploads/{digest}/parts/{offset}",
+    responses=_answers(401, 404, 409, 413, 422),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def part(
+    digest: InPath, offset: Annotated[int, Path(ge=0, lt=2**53)], request: Request, by: By, centre: At
+) -> models.Upload:
+    """Add bytes at the place where the upload stands; elsewhere, the answer tells where that is."""
+    data = await request.body()
+
+    def work() -> models.Upload:
+        try:
+            received = centre.uploads.add(digest, offset, data, by.name)
+        except Denied as error:
+            if error.code is Code.OUT_OF_STEP:
+                raise Refusal.of(error, received=centre.uploads.received(digest, by.name)) from None
+            raise
+        return models.Upload(digest=digest, received=received)
+
+    return await run_in_threadpool(work)
+
+
+@signed.post("/uploads/{digest}/finish", responses=_answers(401, 403, 404, 409, 422))
+def finish(digest: InPath, by: By, centre: At) -> models.Statement:
+    """Have a complete upload taken: the signed receipt, given when the envelope is on disk and on the list."""
+    return models.Statement(**centre.uploads.finish(digest, by.name, by.key, centre.now()))
+
+
+@signed.delete("/uploads/{digest}", status_code=204, responses=_answers(401, 404, 422))
+def give_up(digest: InPath, by: By, centre: At) -> Response:
+    """Give an upload up; its bytes are deleted."""
+    centre.uploads.give_up(digest, by.name)
+    return Response(status_code=204)
+
+
+@signed.post("/withdrawals", responses=_answers(401, 403, 409, 422))
+def withdrawal(order: models.Statement, by: By, centre: At) -> models.Statement:
+    """Carry out a signed deletion order: everything of one person in one study goes, and a receipt is signed."""
+    if order.signer != by.key:
+        raise Denied(Code.FORGED, "the order is not by the one who brings it", where="order")
+    return models.Statement(**centre.inbox.delete(order.model_dump(), centre.now()))
+
+
+@signed.post("/exits", responses=_answers(401, 403, 409, 422))
+def exit_(notice: models.Statement, by: By, centre: At) -> models.Exit:
+    """Carry out a signed exit notice: a person leaves all studies, and all of theirs goes."""
+    confirmation, receipts = leave(centre.inbox, notice.model_dump(), by.key, centre.now())
+    told = [models.Statement(**receipt) for receipt in receipts]
+    return models.Exit(confirmation=models.Statement(**confirmation), receipts=told)
+
+
+@signed.get("/account", responses=_answers(401))
+def account(by: By, centre: At) -> models.Account:
+    """What the caller has here."""
+    return models.Account(sender=by.name, **asdict(centre.uploads.account(by.name)))

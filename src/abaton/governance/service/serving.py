@@ -1,0 +1,150 @@
+"""Listening: on this machine alone unless the line is encrypted, and not for ever to anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from abaton.errors import Refused, SettingsError
+from abaton.governance.service.app import make_app
+from abaton.governance.service.centre import Centre
+
+_HEAD_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where the service listens.
+
+    Args:
+        host: The address; only loopback without a certificate.
+        port: The port; 0 takes a free one.
+        certificate: The file of the TLS certificate chain (PEM).
+        key: The file of its private key (PEM).
+        behind_proxy: Whether a proxy on the same trusted network ends TLS before the service.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8720
+    certificate: Path | None = None
+    key: Path | None = None
+    behind_proxy: bool = False
+
+    def check(self) -> None:
+        """Refuse to listen where the line would not be encrypted."""
+        if (self.certificate is None) != (self.key is None):
+            raise SettingsError("TLS is set up by half", remedy="give --certificate and --key together")
+        for path in (self.certificate, self.key):
+            if path is not None and not path.is_file():
+                raise SettingsError("the TLS file cannot be read", where=str(path), remedy="check the path")
+        if self.certificate is None and not self.behind_proxy and not _is_loopback(self.host):
+            raise Refused(
+                "the service would listen to the network unencrypted",
+                where=self.host,
+                remedy="give --certificate and --key, or --behind-proxy if a proxy ends TLS",
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(centre: Centre, listen: Listen, ready: Callable[[str], None] = lambda address: None) -> None:
+    """Serve until the process is told to stop.
+
+    Args:
+        centre: What to serve.
+        listen: Where.
+        ready: Told the address when requests are taken.
+    """
+    listen.check()
+    server = _Server(configure(centre, listen), ready)
+    server.run()
+
+
+def configure(centre: Centre, listen: Listen) -> uvicorn.Config:
+    """The settings of the web server."""
+    limits = centre.limits
+    more: dict[str, Any] = {}
+    if listen.certificate is not None:
+        more = {"ssl_certfile": str(listen.certificate), "ssl_keyfile": str(listen.key)}
+    return uvicorn.Config(
+        make_app(centre),
+        host=listen.host,
+        port=listen.port,
+        http=_impatient(limits.head_seconds),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=listen.behind_proxy,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=30,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        backlog=limits.concurrent + limits.waiting,
+        **more,
+    )
+
+
+class _Server(uvicorn.Server):
+    """A server that says where it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.should_exit:
+            return
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        self._ready(f"{'https' if self.config.is_ssl else 'http'}://{name}:{port}")
+
+
+def _impatient(seconds: float) -> type[H11Protocol]:
+    """Connections that are cut when the head of a request is not there in time; uvicorn alone would wait for ever."""
+
+    class Impatient(H11Protocol):
+        _cut: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            if self._idle():
+                self._wait()
+            super().data_received(data)
+            if not self._idle():
+                self._stop_waiting()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _idle(self) -> bool:
+            cycle = getattr(self, "cycle", None)
+            return cycle is None or cycle.response_complete
+
+        def _wait(self) -> None:
+            if self._cut is None:
+                self._cut = self.loop.call_later(seconds, self.transport.abort)
+
+        def _stop_waiting(self) -> None:
+            if self._cut is not None:
+                self._cut.cancel()
+                self._cut = None
+
+    return Impatient

@@ -1,0 +1,68 @@
+"""``abaton serve`` and ``abaton study publish``: what they refuse, and what they say when a part is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from abaton.cli import main
+from abaton.governance import Registry, metadata
+from abaton.store import Database
+from abaton.study import load_study
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ABATON_GOVERNANCE", str(tmp_path / "governance.db"))
+    monkeypatch.setenv("PHRASE", "a long enough sentence")
+
+    def call(*words, code=0):
+        monkeypatch.setattr(sys, "argv", ["abaton", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        assert left.value.code == code, err
+        return err + out
+
+    return call
+
+
+def test_the_network_needs_tls(run):
+    said = run("serve", "--keys", "centre.keys", "--host", "0.0.0.0", code=3)
+    assert "unencrypted" in said
+    assert "--certificate" in said
+    assert "by half" in run("serve", "--keys", "centre.keys", "--certificate", "chain.pem", code=2)
+    assert "cannot be read" in run("serve", "--keys", "centre.keys", code=2)
+
+
+def test_a_missing_web_framework_is_told_politely(run, monkeypatch):
+    for name in list(sys.modules):
+        if name.startswith(("abaton.governance.service", "fastapi")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    said = run("serve", "--keys", "centre.keys", code=2)
+    assert "abaton[serve]" in said
+
+
+def test_a_study_is_published_with_its_content(run, tmp_path):
+    run("study", "new", "study.toml")
+    run("study", "publish", "study.toml")
+    run("study", "publish", "study.toml")
+    study = load_study(tmp_path / "study.toml")
+    with Database(tmp_path / "governance.db", metadata) as database:
+        (found,) = Registry(database).studies()
+    assert (found.study, found.document, found.version) == (study.study.id, study.hash, 1)
+    from abaton.canonical import digest
+
+    assert digest(json.loads(found.content)) == study.hash
+    assert found.ends < found.keep_until
+
+
+def test_a_site_without_a_centre_is_told_what_to_write(run, tmp_path):
+    run("study", "new", "study.toml")
+    run("site", "new", "site.toml")
+    assert "ring under [keys]" in run("site", "send", "study.toml", code=2)
+    assert "give both" in run("site", "withdraw", "study.toml", code=2)

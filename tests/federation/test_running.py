@@ -1,0 +1,159 @@
+"""A study from records to model: pinned, repeatable, resumable; consents are asked at every round."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from abaton.control import Arrived
+from abaton.errors import Refused, SettingsError
+from abaton.federation import POOLED, Options, alone, resume_study, run_study
+from abaton.governance import Registry, members_of, metadata, rounds_with
+from abaton.lab.demo import NOW
+from abaton.store import Database, Journal, Store
+
+FAST = {"resamples": 0}
+
+
+def options(four, **more) -> Options:
+    return Options(profiles=four.profiles, **{"seed": 5, "resamples": 0, **more})
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "store") as opened:
+        yield opened
+
+
+class Cut(Exception):
+    """The power went."""
+
+
+def after(events: int):
+    def watch(state, event):
+        watch.heard += 1
+        if watch.heard == events:
+            raise Cut
+
+    watch.heard = 0
+    return watch
+
+
+def test_a_run_goes_from_records_to_a_judged_model(four, store):
+    row = run_study(four.study, four.sites, store, options(four, baselines=True, resamples=50), now=NOW)
+    assert row.status == "finished"
+    assert row.recipe["study"]["hash"] == four.study.hash
+    assert set(row.recipe["tables"]) == set(row.recipe["cohorts"]) == {"athens", "kos", "pergamon", "trikala"}
+    lines = {(line["model"], line["subset"]): line for line in row.result["evaluation"]["lines"]}
+    for model in ("community", POOLED, alone("athens")):
+        measures = lines[model, "all sites"]["measures"]
+        assert measures["auroc"]["low"] <= measures["auroc"]["value"] <= measures["auroc"]["high"]
+    assert ("community", "sex: female") in lines
+    traffic = row.result["traffic"]
+    assert all(each["bytes_up"] < each["uncompressed"] for each in traffic.values())
+    json.dumps(row.result, allow_nan=False)
+    assert not any("Patient/" in json.dumps(part) for part in (row.recipe, row.result))
+
+
+def test_the_same_seed_gives_the_same_bits(four, store):
+    first = run_study(four.study, four.sites, store, options(four), now=NOW)
+    again = run_study(four.study, four.sites, store, options(four), now=NOW)
+    other = run_study(four.study, four.sites, store, options(four, seed=6), now=NOW)
+    assert first.recipe["tables"] == again.recipe["tables"]
+    assert first.result["digest"] == again.result["digest"] != other.result["digest"]
+
+
+def test_a_run_that_was_cut_off_ends_with_the_same_bits(four, store):
+    whole = run_study(four.study, four.sites, store, options(four), now=NOW)
+    with pytest.raises(Cut):
+        run_study(four.study, four.sites, store, options(four), now=NOW, watch=after(9))
+    row = next(each for each in store.runs() if each.status == "running")
+    assert resume_study(store, row).result["digest"] == whole.result["digest"]
+
+
+def test_a_run_whose_records_have_changed_is_not_resumed(four, store):
+    with pytest.raises(Cut):
+        run_study(four.study, four.sites, store, options(four), now=NOW, watch=after(9))
+    (row,) = store.runs()
+    records = four.sites[1].parent / "Observation.ndjson"
+    records.write_text("\n".join(records.read_text().splitlines()[:-40]) + "\n")
+    with pytest.raises(Refused, match="kos has for the study is not what run"):
+        resume_study(store, row)
+
+
+def test_who_withdraws_between_two_rounds_is_out_of_the_next(four, store):
+    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=four.watch)
+    person, at = four.left
+    study = four.study.study.id
+    registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
+    arrived = [
+        body
+        for kind, body in Journal(store, row.run).rows()
+        if kind == "Arrived" and body["learner"] == "athens"
+    ]
+    used = [body for body in arrived if person in _ever(registry, body["cohort"])]
+    assert len(used) == 3  # the demonstration lets them go after the third
+    assert used == arrived[:3]
+    assert [body["examples"] for body in arrived[3:]] == [used[0]["examples"] - 1] * (len(arrived) - 3)
+    assert len(arrived) > 3
+    # The registry tells the same, from the person's side.
+    rounds = [number for run, number in rounds_with(registry.database, study, person) if run == row.run]
+    assert rounds == four.rounds_of_who_left(row.run)
+    assert len(rounds) == 3
+    assert at > 0
+
+
+def _ever(registry, snapshot):
+    return members_of(registry.database, snapshot)
+
+
+def test_a_site_that_everybody_leaves_stops_training_and_the_others_go_on(four, store):
+    registry = Registry(Database(four.sites[1].parent / "consents.db", metadata))
+
+    def watch(state, event):
+        if isinstance(event, Arrived) and event.learner == "kos":
+            for person in registry.subjects(four.study.study.id):
+                registry.withdraw(person, four.study.study.id, NOW + timedelta(seconds=event.at))
+
+    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=watch)
+    rows = list(Journal(store, row.run).rows())
+    assert sum(kind == "Arrived" and body["learner"] == "kos" for kind, body in rows) == 1
+    assert {body["reason"] for kind, body in rows if kind == "Failed"} <= {"task was refused"}
+    assert row.status == "finished"
+    assert not any(line["subset"] == "kos" for line in row.result["evaluation"]["lines"])
+
+
+def test_a_new_document_ends_the_cohort(four, store):
+    registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
+
+    def watch(state, event):
+        if isinstance(event, Arrived) and event.learner == "athens":
+            registry.publish(four.study.study.id, "0" * 64, NOW)
+
+    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=watch)
+    arrived = [body["learner"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
+    assert arrived.count("athens") == 1
+
+
+def test_a_local_run_asks_for_consent_too(four, store):
+    row = run_study(four.study, four.sites, store, options(four, engine="local"), now=None)
+    assert row.status == "finished"
+    arrived = [body for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
+    assert arrived
+    assert all(len(body["cohort"]) == 64 for body in arrived)
+
+
+def test_what_cannot_be_meant_is_refused(four, store):
+    with pytest.raises(SettingsError, match="no engine"):
+        Options(engine="quantum")
+    with pytest.raises(SettingsError, match="two sites are called 'athens'"):
+        run_study(four.study, [four.sites[0], four.sites[0]], store)
+    with pytest.raises(Refused, match="1 of 1 sites can take part, 2 are needed"):
+        run_study(four.study, four.sites[:1], store, now=NOW)
+    assert store.runs() == []
+
+
+def test_study_run_is_the_same_thing(four, store):
+    assert four.study.run(four.sites, store, options(four)).status == "finished"
