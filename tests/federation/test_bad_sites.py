@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,6 @@ def one_class(place: Path, four: Demonstration) -> None:
 
 
 def expired(place: Path, four: Demonstration) -> None:
-    from datetime import timedelta
-
     registry = Registry(Database(place / "consents.db", metadata))
     key, before = (place / "tags.key").read_bytes(), NOW - timedelta(days=30)
     for each in resources(place / "Patient.ndjson"):
@@ -83,7 +82,12 @@ CASES: dict[str, tuple[Spoil, str, bool]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("one class only", "half-written NDJSON")
+
+
+@pytest.mark.parametrize(
+    "case", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_a_bad_site_is_told_and_the_others_go_on(case, four, tmp_path):
     spoil, words, takes_part = CASES[case]
     spoil(four.sites[2].parent, four)
@@ -110,6 +114,7 @@ def test_too_few_sites_left_is_refused_before_training(four, tmp_path):
     assert all(site.parent.name in str(refused.value) for site in four.sites[1:])
 
 
+@pytest.mark.slow
 def test_a_site_that_cannot_be_opened_is_told(four, tmp_path):
     (four.sites[0].parent / "study.key").chmod(0o644)
     options = Options(seed=5, resamples=0)

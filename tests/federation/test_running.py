@@ -14,8 +14,6 @@ from abaton.governance import Registry, members_of, metadata, rounds_with
 from abaton.lab.demo import NOW
 from abaton.store import Database, Journal, Store
 
-FAST = {"resamples": 0}
-
 
 def options(four, **more) -> Options:
     return Options(profiles=four.profiles, **{"seed": 5, "resamples": 0, **more})
@@ -57,6 +55,7 @@ def test_a_run_goes_from_records_to_a_judged_model(four, store):
     assert not any("Patient/" in json.dumps(part) for part in (row.recipe, row.result))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits(four, store):
     first = run_study(four.study, four.sites, store, options(four), now=NOW)
     again = run_study(four.study, four.sites, store, options(four), now=NOW)
@@ -65,6 +64,7 @@ def test_the_same_seed_gives_the_same_bits(four, store):
     assert first.result["digest"] == again.result["digest"] != other.result["digest"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_off_ends_with_the_same_bits(four, store):
     whole = run_study(four.study, four.sites, store, options(four), now=NOW)
     with pytest.raises(Cut):
@@ -73,6 +73,7 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(four, store):
     assert resume_study(store, row).result["digest"] == whole.result["digest"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_records_have_changed_is_not_resumed(four, store):
     with pytest.raises(Cut):
         run_study(four.study, four.sites, store, options(four), now=NOW, watch=after(9))
@@ -93,7 +94,7 @@ def test_who_withdraws_between_two_rounds_is_out_of_the_next(four, store):
         for kind, body in Journal(store, row.run).rows()
         if kind == "Arrived" and body["learner"] == "athens"
     ]
-    used = [body for body in arrived if person in _ever(registry, body["cohort"])]
+    used = [body for body in arrived if person in members_of(registry.database, body["cohort"])]
     assert len(used) == 3  # the demonstration lets them go after the third
     assert used == arrived[:3]
     assert [body["examples"] for body in arrived[3:]] == [used[0]["examples"] - 1] * (len(arrived) - 3)
@@ -105,10 +106,7 @@ def test_who_withdraws_between_two_rounds_is_out_of_the_next(four, store):
     assert at > 0
 
 
-def _ever(registry, snapshot):
-    return members_of(registry.database, snapshot)
-
-
+@pytest.mark.slow
 def test_a_site_that_everybody_leaves_stops_training_and_the_others_go_on(four, store):
     registry = Registry(Database(four.sites[1].parent / "consents.db", metadata))
 
@@ -125,6 +123,7 @@ def test_a_site_that_everybody_leaves_stops_training_and_the_others_go_on(four, 
     assert not any(line["subset"] == "kos" for line in row.result["evaluation"]["lines"])
 
 
+@pytest.mark.slow
 def test_a_new_document_ends_the_cohort(four, store):
     registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
 
@@ -137,6 +136,7 @@ def test_a_new_document_ends_the_cohort(four, store):
     assert arrived.count("athens") == 1
 
 
+@pytest.mark.slow
 def test_a_local_run_asks_for_consent_too(four, store):
     row = run_study(four.study, four.sites, store, options(four, engine="local"), now=None)
     assert row.status == "finished"
@@ -155,5 +155,6 @@ def test_what_cannot_be_meant_is_refused(four, store):
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_study_run_is_the_same_thing(four, store):
     assert four.study.run(four.sites, store, options(four)).status == "finished"

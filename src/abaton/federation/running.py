@@ -267,6 +267,14 @@ def _cohort(plan: _Plan, member: Member, at: float) -> tuple[frozenset[str], str
     return plan.rolls[member.name].taken(everybody, at)
 
 
+def _still_in(plan: _Plan, member: Member, at: float) -> frozenset[str]:
+    """Who of a site may be used for the last evaluation; nobody if the site's registry forbids it altogether."""
+    try:
+        return _cohort(plan, member, at)[0]
+    except Refused:
+        return frozenset()
+
+
 def _check_unchanged(row: RunRow, plan: _Plan) -> None:
     before = row.recipe["tables"]
     now = {member.name: member.digest for member in plan.federation.members}
@@ -310,7 +318,7 @@ def _judged(store: Store, row: RunRow, plan: _Plan, journal: Journal, outcome: O
         models |= baselines(plan.federation, model, plan.rules.training, epochs, options.seed)
     # Consents are asked once more: the test rows of whoever has left are not used.
     at = outcome.seconds if options.engine == "virtual" else datetime.now(UTC).timestamp()
-    inside = {member.name: _cohort(plan, member, at)[0] for member in plan.federation.members}
+    inside = {member.name: _still_in(plan, member, at) for member in plan.federation.members}
     raw = model.layout.size * 4
     return {
         "traffic": {

@@ -152,16 +152,9 @@ class Site:
             Refused: A view makes rows of people who are not kept, such as the holder of somebody's insurance.
         """
         plan = replace(self.study.plan(), floor=smallest_count(self.document, self.study))
-        kept: set[str] = set()
-
-        def records() -> Iterator[Deidentified]:
-            for subject in self.kept():
-                kept.add(subject.key)
-                yield from subject.records
-
-        made = featurise(plan, records())
+        made = featurise(plan, self.records())
         named = set(made.table.subjects) if made.table is not None else set()
-        if named - kept or made.rows + made.lost.total() > len(kept):
+        if named - self.people.keys() or made.rows + made.lost.total() > len(self.people):
             raise Refused(
                 "a view of the study makes rows of people who have not agreed",
                 where="[[views]]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ class Trained:
     examples: int
     loss: float | None
     score: Counts
+    cohort: str = ""
 
 
 def introduction(about: Mapping[str, Any]) -> Introduction:
@@ -53,7 +55,7 @@ def trained(about: Mapping[str, Any]) -> Trained:
     """What is said of a training.
 
     >>> trained({"steps": 8, "examples": 40, "loss": 0.5, "score": [1, 2]})
-    Trained(steps=8, examples=40, loss=0.5, score=(1.0, 2.0))
+    Trained(steps=8, examples=40, loss=0.5, score=(1.0, 2.0), cohort='')
     >>> trained({"steps": 8, "examples": 40, "loss": float("nan"), "score": []})
     Traceback (most recent call last):
     abaton.errors.PayloadError: an answer is not readable (network): ...
@@ -64,7 +66,15 @@ def trained(about: Mapping[str, Any]) -> Trained:
         _whole(about.get("examples")),
         None if loss is None else _number(loss),
         counts(about.get("score")),
+        _cohort(about.get("cohort", "")),
     )
+
+
+def _cohort(said: object) -> str:
+    """The fingerprint of whose records were trained on; empty if the site's learner is not bound to consents."""
+    if not isinstance(said, str) or not re.fullmatch(r"(?:[0-9a-f]{64})?", said):
+        raise _unreadable()
+    return said
 
 
 def counts(said: object) -> Counts:

@@ -91,9 +91,10 @@ class Desk:
         state.refresh(learner)
         watch = Watch(time.monotonic, lambda: max(int(about["committed"]), drawer.committed()))
         settings = settings_from(about["settings"])
+        learner.begin(time.time(), int(about["version"]))
         made = learner.train(key, int(about["version"]), start, settings, watch)
         answer = {"key": key, "steps": made.steps, "loss": made.loss, "score": list(made.score)}
-        answer |= {"examples": learner.size(settings)}
+        answer |= {"examples": learner.size(settings), "cohort": learner.cohort}
         state.save(learner, answer, made.payload)
         return Parcel("answer", answer, {"update": made.payload})
 
@@ -106,6 +107,7 @@ class Desk:
     def _score(self, model: Vector) -> list[float] | str:
         """What the evaluator counted, or why it did not: one model that cannot be scored spoils no other."""
         try:
+            self.learner.begin(time.time())
             return list(self.learner.evaluate(model))
         except AbatonError:
             return "task was refused"

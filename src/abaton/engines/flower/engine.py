@@ -326,6 +326,7 @@ class FlowerEngine:
                 said.examples,
                 metrics,
                 said.score,
+                said.cohort,
             ),
         )
 
