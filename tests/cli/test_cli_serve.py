@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from abaton.cli import main
-from abaton.governance import Registry, metadata
+from abaton.governance import Denied, Registry, metadata
+from abaton.governance.keyfiles import read_ring
 from abaton.store import Database
 from abaton.study import load_study
 
@@ -66,3 +67,16 @@ def test_a_site_without_a_centre_is_told_what_to_write(run, tmp_path):
     run("site", "new", "site.toml")
     assert "ring under [keys]" in run("site", "send", "study.toml", code=2)
     assert "give both" in run("site", "withdraw", "study.toml", code=2)
+
+
+def test_the_service_gets_a_key_file_that_opens_nothing(run, tmp_path):
+    phrase = ("--passphrase-env", "PHRASE")
+    run("keys", "new", "centre.keys", "--name", "centre", *phrase)
+    run("keys", "signer", "centre.keys", "--out", "service.keys", *phrase)
+    whole = read_ring(tmp_path / "centre.keys", b"a long enough sentence")
+    service = read_ring(tmp_path / "service.keys", b"a long enough sentence")
+    assert service.signing == whole.signing
+    assert service.public == whole.public
+    with pytest.raises(Denied, match="not in this file"):
+        service.opening(whole.public.sealing.id)
+    assert (tmp_path / "service.keys").stat().st_mode & 0o777 == 0o600

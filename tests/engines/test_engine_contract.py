@@ -180,7 +180,7 @@ def bell(engine: Engine) -> list:
 
 def test_learners_join_once_with_their_numbers_before_anything_else(make):
     with make(learners("a", "b"), Kept().put) as engine:
-        events = heard(engine, 2)
+        events = sorted(heard(engine, 2), key=lambda e: e.learner)
         assert [(e.learner, e.examples, sum(e.labels)) for e in events] == [("a", 40, 20), ("b", 50, 20)]
         assert bell(engine) == []
 
@@ -252,6 +252,8 @@ def test_a_learner_that_has_left_is_told_of_once_and_never_answers(make):
         while not any(isinstance(e, Left) for e in events):
             events += engine.events()
         engine.submit([train("leaver", "later"), train("a", "a")])
+        while not any(isinstance(e, Arrived) for e in events):
+            events += engine.events()
         events += bell(engine)
         assert [e.learner for e in events if isinstance(e, Left)] == ["leaver"]
         assert {e.learner for e in events if isinstance(e, Arrived)} == {"a"}

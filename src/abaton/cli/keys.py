@@ -92,6 +92,24 @@ def rotate(
 
 
 @app.command()
+def signer(
+    file: Path = _FILE,
+    *,
+    out: Path = typer.Option(..., "--out", "-o", help="The key file to write; the same passphrase opens it."),
+    passphrase_file: Path | None = PASSPHRASE_FILE,
+    passphrase_env: str | None = PASSPHRASE_ENV,
+) -> None:
+    """Write a key file that can sign and open nothing: for the machine on the network, which signs receipts."""
+    import secrets
+
+    from abaton.governance.keyfiles import lock, read_public, read_ring, write_ring
+
+    read_public(file)
+    phrase = passphrase(passphrase_file, passphrase_env)
+    write_ring(out, lock(read_ring(file, phrase).signing_only(), phrase, secrets.token_bytes))
+
+
+@app.command()
 def export(
     file: Path = _FILE,
     *,

@@ -138,7 +138,14 @@ class Ring:
         return self._secret(found)
 
     def _secret(self, key: PublicKey) -> PrivateKey:
-        return next(secret for secret in self.secrets if secret.id == key.id)
+        for secret in self.secrets:
+            if secret.id == key.id:
+                return secret
+        raise Denied(Code.UNKNOWN_KEY, "the secret of this key is not in this file", where=self.public.name)
+
+    def signing_only(self) -> Self:
+        """The same keys without the secrets that open anything: for a service that only signs."""
+        return type(self)(self.public, (self.signing,))
 
     def rotated(self, draw: Draw, when: str, *, hybrid: bool = False) -> Self:
         """New keys in use, the old sealing keys kept for opening, and the change signed by both signing keys."""

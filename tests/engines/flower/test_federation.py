@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.engines.flower.programs import Federation, running
 from abaton.control import Arrived, Failed, Noted, Scored, from_row
 from abaton.control.community import CommunityModel
 from abaton.engines import Driver, LocalEngine, Replayed, Task, TrainTask, VirtualEngine
+from abaton.engines.flower.certificates import node_key
+from abaton.engines.flower.nodes import ROLES, Nodes
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 
@@ -155,3 +158,28 @@ def check_memory(journal: Journal, told: list, tasks: dict[str, Task]) -> None:
             assert isinstance(task, TrainTask)
             made = Learner.train(learners[event.learner], task.key, task.version, task.model, task.settings)
             assert made.payload == journal.payloads.get(event.payload)
+
+
+def test_a_revoked_site_is_cut_off_and_an_unknown_key_is_never_let_in(federation, tmp_path):
+    out, said = federation.sites["d"], []
+    pids = {keeper.pid for keeper in out.keepers.values()}
+    assert len(federation.centre.revoke("d")) == 2
+    assert "d" not in {site for site, _ in federation.centre.admitted().values()}
+    member = replace(out.member, site="mallory", folder=tmp_path)
+    foreign = Nodes(member, said.append)
+    for role in ROLES:
+        node_key(foreign.key(role))
+    foreign.start()
+    try:
+        federation.tend(lambda: foreign.watch() or len(said) >= 2)
+        assert all("ended" in line for line in said)
+        federation.tend(lambda: not pids & {keeper.pid for keeper in out.keepers.values()})
+        federation.tend(lambda: refusals(out.member.folder) >= 1)
+    finally:
+        foreign.stop()
+    assert refusals(tmp_path) >= 1
+
+
+def refusals(folder: Path) -> int:
+    """How often Flower did not let a node in, by its log."""
+    return sum(path.read_text().count("Failed to activate") for path in (folder / "logs").iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -64,6 +65,7 @@ class Place:
         self.hospital, self.research = folder / "hospital", folder / "research"
         self.servers: list[Process] = []
         self.rings: dict[str, Ring] = {}
+        self.logs = Path(tempfile.mkdtemp(prefix="abaton-test-"))  # what is printed is nobody's file
 
     def build(self, people: int = 3, notes: int = 60) -> None:
         """Make keys, the study document, records with names in them, and enter everybody at the centre."""
@@ -103,12 +105,21 @@ class Place:
             "serve", "--governance", self.centre_url, "--keys", "centre.keys", "--port", "0", "--inbox", "inbox",
             "--passphrase-env", "PHRASE",
         )  # fmt: skip
-        server = Process(words, self.research, point)
+        server = Process(words, self.research, self._log(), point)
         self.servers.append(server)
         address = server.first_line()
         assert address.startswith("http://127.0.0.1:"), server.err.read_text()
         self.write_site(address)
         return address
+
+    def _log(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.logs))
+
+    def close(self) -> None:
+        """Stop what still runs, and throw away what was printed."""
+        while self.servers:
+            self.stop(signal.SIGKILL)
+        shutil.rmtree(self.logs)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         """Stop the service that was started last."""
@@ -118,7 +129,7 @@ class Place:
 
     def run(self, *words: str, where: str = "hospital", code: int | None = 0, point: str = "") -> Process:
         """Run a command of Abaton at one side, in a process of its own, to its end."""
-        done = Process(words, self.folder / where, point)
+        done = Process(words, self.folder / where, self._log(), point)
         found = done.wait()
         assert code is None or found == code, (found, done.stderr)
         return done
@@ -134,12 +145,12 @@ class Process:
     Args:
         words: The command.
         folder: Where it runs.
+        logs: Where what it prints goes.
         point: Where it kills itself, as ``module:class:method:before|after:call``; empty for nowhere.
     """
 
-    def __init__(self, words: tuple[str, ...], folder: Path, point: str = "") -> None:
+    def __init__(self, words: tuple[str, ...], folder: Path, logs: Path, point: str = "") -> None:
         self.code: int | None = None
-        logs = Path(tempfile.mkdtemp(prefix="abaton-test-"))
         self.out, self.err = logs / "out", logs / "err"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads

@@ -33,8 +33,7 @@ def place(tmp_path, database_url, request):
     for who in IDS[:2]:
         made.site("enrol", "study.toml", who)
     yield made
-    while made.servers:
-        made.stop(signal.SIGKILL)
+    made.close()
 
 
 def killed(place, point: str, *words: str) -> bool:

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -34,8 +33,7 @@ def place(tmp_path, database_url, request):
     made = Place(tmp_path, urls)
     made.build()
     yield made
-    while made.servers:
-        made.stop(signal.SIGKILL)
+    made.close()
 
 
 def dumps(place: Place, folder: Path) -> None:

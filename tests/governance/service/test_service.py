@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+from datetime import UTC, datetime, timedelta
+
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from tests.governance.conftest import DOCUMENT, NOW, STUDY, person
 from tests.governance.service.conftest import CONTENT, client_of, refusals, served
 
@@ -12,6 +18,7 @@ from abaton.governance import Ask, Audit, Code, Denied, Role, make_consent, veri
 from abaton.governance.enrolling import read_confirmed
 from abaton.governance.leaving import read_left
 from abaton.governance.receipts import read_deleted, write_order
+from abaton.governance.service import Listen
 from abaton.governance.service.app import make_api
 from abaton.site import CentreAway
 
@@ -172,3 +179,38 @@ def test_rates_are_kept_with_a_word_when_to_come_back(house, site, centre, inbox
         with pytest.raises(CentreAway):
             made.account()
     assert refusals(inbox.database) == [("too-many-requests", 429)] * 3
+
+
+def test_the_line_is_encrypted_and_the_certificate_is_checked(house, site, centre, tmp_path, inbox):
+    certificate, key = self_signed(tmp_path)
+    listen = Listen(port=0, certificate=certificate, key=key)
+    with served(house(), listen) as address:
+        assert address.startswith("https://127.0.0.1:")
+        assert client_of(address, site, centre, ca=certificate).account()["sender"] == "site-a"
+        with pytest.raises(CentreAway):
+            client_of(address, site, centre).account()  # nobody vouches for this certificate
+
+
+def self_signed(folder):
+    """A certificate for this machine that vouches for itself."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "centre")])
+    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(here, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    certificate, key = folder / "chain.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, form, plain))
+    return certificate, key

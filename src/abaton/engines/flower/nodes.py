@@ -14,7 +14,7 @@ ROLES = ("train", "evaluate")
 
 _AFTER = (
     "is started again; after a break the centre refuses a node for about a minute, until it no longer remembers the "
-    "old connection: this goes on until it is let in"
+    "old connection: this goes on until it is let in; if it lasts, ask the centre whether its key is admitted"
 )
 
 
