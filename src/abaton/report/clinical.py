@@ -33,7 +33,7 @@ def roc_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], *,
         figure.add_scatter(x=x, y=y, mode="lines", name=name)
     figure.update_layout(
         title_text=title,
-        xaxis={"title": "1 − specificity", "range": [0, 1]},
+        xaxis={"title": "1 − specificity", "range": [0, 1], "constrain": "domain"},
         yaxis={"title": "sensitivity", "range": [0, 1.02], "scaleanchor": "x"},
         height=480,
         **_LAYOUT,
