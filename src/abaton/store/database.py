@@ -46,7 +46,11 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._engine = self._connect(durable=durable)
         self.metadata = metadata
-        self.write(lambda connection: metadata.create_all(connection), lock="tables")
+        try:
+            self.write(lambda connection: metadata.create_all(connection), lock="tables")
+        except BaseException:
+            self._engine.dispose()  # nobody gets hold of what is refused, so nobody else could close it
+            raise
 
     def _connect(self, *, durable: bool) -> sql.Engine:
         try:
