@@ -19,6 +19,8 @@ from abaton.learning.learner import Learner, Update
 from abaton.learning.model import Way
 from abaton.learning.pool import Job, Pool
 
+_WORTH_A_THREAD = 4e7  # multiplications, about a millisecond: shorter jobs would only wait for Python's lock
+
 
 class CrewError(AbatonError):
     """Some learners of a crew could not train; the others did.
@@ -121,6 +123,11 @@ class Crew:
         except AbatonError as error:
             return error
 
+    def _work(self, job: Job) -> float:
+        """About how many multiplications a job takes: forward once, backward twice."""
+        learner = self._learners[job.learner]
+        return 3.0 * learner.steps(job.settings) * job.settings.batch_size * learner.model.layout.size
+
     def _train_in_threads(
         self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
     ) -> None:
@@ -135,7 +142,8 @@ class Crew:
                 answers[i] = self._train_one(jobs[i])
 
         with one_thread():
-            helpers = min(self._workers, len(chosen)) - 1
+            worth = sum(self._work(jobs[i]) > _WORTH_A_THREAD for i in chosen)
+            helpers = max(0, min(self._workers, worth) - 1)
             if helpers and self._threads is None:
                 self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-crew")
             busy = [self._threads.submit(work) for _ in range(helpers)] if self._threads else []
