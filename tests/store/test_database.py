@@ -86,9 +86,11 @@ def test_complaints_hold_no_content(database):
 @pytest.mark.parametrize(
     "url", ["mysql://x", "sqlite://", "sqlite:///:memory:", "://", "sqlite+nothing:///x"]
 )
-def test_foreign_addresses_are_refused(url):
+def test_foreign_addresses_are_refused_and_leave_no_file(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError):
         Database(url, TABLES)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_password_is_never_told(tmp_path):

@@ -57,9 +57,9 @@ class Database:
             if not self.is_sqlite:
                 more: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 24}
                 return sql.create_engine(self.url, hide_parameters=True, **more)
-            _private_file(self.url.database or "")
             wait = {"timeout": _BUSY_SECONDS}
             engine = sql.create_engine(self.url, hide_parameters=True, connect_args=wait, pool_size=8)
+            _private_file(self.url.database or "")  # only for an address that can be used
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise SettingsError(
                 f"a database at '{self.name}' cannot be used",
