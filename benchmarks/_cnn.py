@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from abaton.codecs import Key, parse
 from abaton.control import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning import Examples
+from abaton.learning import Examples, train_model
 from abaton.learning.zoo import sstc_cnn
 from abaton.vectors.layout import Vector
 
@@ -76,7 +76,7 @@ def rounds(data: Pictures, line: str, *, count: int, epochs: int, seed: int) -> 
         total, updates, sent = pipeline.accumulator(net.layout, round_key), [], 0
         for i, part in enumerate(data.learners):
             shuffle, key = np.random.default_rng([seed, number, i]), Key(round_key, f"learner {i}")
-            update = net.train(model, part, settings, shuffle).vector - model
+            update = train_model(net, model, part, settings, shuffle).vector - model
             payload, memories[i] = pipeline.encode(update, net.layout, key, memories[i])
             total.add(payload, len(part), key.learner)
             updates.append(update)

@@ -18,7 +18,7 @@ from abaton.bench import Measure, at_most
 from abaton.codecs import parse
 from abaton.control import Rules, Synchronous, TrainSettings, community_model
 from abaton.engines import Driver, VirtualEngine
-from abaton.learning import Examples, Learner, Model, mlp
+from abaton.learning import Examples, Learner, Model, mlp, train_model
 from abaton.store import Journal, Store
 
 LEARNERS, PARTICIPANTS, ROUNDS, REPEATS = 100, 10, 40, 3
@@ -60,7 +60,7 @@ def _bare(model: Model, sites: dict[str, Examples]) -> None:
     rng = np.random.default_rng(0)
     for _ in range(ROUNDS):
         chosen = [sites[names[i]] for i in rng.choice(LEARNERS, PARTICIPANTS, replace=False)]
-        trained = [model.train(vector, data, TRAINING, rng).vector for data in chosen]
+        trained = [train_model(model, vector, data, TRAINING, rng).vector for data in chosen]
         vector = np.average(trained, axis=0, weights=[len(data) for data in chosen]).astype(np.float32)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from abaton.control import TrainSettings
 from abaton.federation import Federation, Member, Rows, judge_models, site_counts
-from abaton.learning import logistic, mlp
+from abaton.learning import logistic, mlp, train_model
 from abaton.learning.clinical import count_scores, judge
 from abaton.records.features import Scaled
 from abaton.study import Evaluation, Learning
@@ -47,7 +47,7 @@ def trained(model, made: Federation):
     settings = TrainSettings(epochs=30, learning_rate=0.1)
     from abaton.federation.learners import examples
 
-    return model.train(model.initial(0), examples(data), settings, np.random.default_rng(0)).vector
+    return train_model(model, model.initial(0), examples(data), settings, np.random.default_rng(0)).vector
 
 
 def everybody(member: Member) -> frozenset[str]:

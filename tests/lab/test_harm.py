@@ -12,6 +12,7 @@ from abaton.lab.compare import compare
 from abaton.lab.federation import make
 from abaton.lab.harm import Judge, harm
 from abaton.lab.settings import Setting, Task, World
+from abaton.learning import train_model
 
 SETTING = Setting(
     Task(hidden=16),
@@ -35,7 +36,7 @@ def test_noise_takes_the_time_of_training_and_is_the_same_each_time():
     assert list(one.models) == ["learner-01"]
     noise, data = one.models["learner-01"], one.sites["learner-01"]
     settings = TrainSettings(epochs=3, batch_size=20)
-    sent = [noise.train(noise.initial(1), data, settings, np.random.default_rng(4)) for _ in range(2)]
+    sent = [train_model(noise, noise.initial(1), data, settings, np.random.default_rng(4)) for _ in range(2)]
     assert (sent[0].vector == sent[1].vector).all()
     assert sent[0].steps == one.model.steps(len(data), settings) == noise.steps(len(data), settings)
     epochs = noise.epochs(noise.initial(1), data, settings, np.random.default_rng(4))

@@ -7,7 +7,7 @@ import pytest
 
 from abaton.errors import SettingsError
 from abaton.lab import Preparation, by_group, load, partition, sites
-from abaton.learning import Examples
+from abaton.learning import Examples, train_model
 
 
 def rng(seed=1990):
@@ -45,7 +45,7 @@ def test_a_network_trains_on_views_and_on_mapped_files(data, tmp_path):
     part = partition(mapped.labels, learners=4, rng=rng(), classes_as="Non-IID(5)")
     mine = sites(mapped.train, mapped.labels, part, validation=0.05, rng=rng())["learner-1"]
     model = mlp(features=64, classes=10)
-    trained = model.train(model.initial(0), mine.train, TrainSettings(1, 32, 0.05), rng())
+    trained = train_model(model, model.initial(0), mine.train, TrainSettings(1, 32, 0.05), rng())
     for judged in (mine.validation, mapped.test):
         assert np.isfinite(model.score(trained.vector, judged).loss)
 

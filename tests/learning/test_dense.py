@@ -11,7 +11,7 @@ from torch import nn
 
 from abaton.control import TrainSettings
 from abaton.errors import LayoutError, SettingsError
-from abaton.learning import Examples, TorchModel, logistic, mlp, sstc_cnn
+from abaton.learning import Examples, TorchModel, logistic, mlp, sstc_cnn, train_model
 
 NETWORKS = {
     "logistic": lambda: nn.Linear(6, 3),
@@ -53,7 +53,8 @@ def test_compiled_training_equals_gradients_by_torch(network, count):
     compiled, plain = both(network)
     start = compiled.initial(1)
     ours, theirs = (
-        m.train(start, data(count), SETTINGS["momentum"], np.random.default_rng(3)) for m in (compiled, plain)
+        train_model(m, start, data(count), SETTINGS["momentum"], np.random.default_rng(3))
+        for m in (compiled, plain)
     )
     assert ours.vector == pytest.approx(theirs.vector, abs=2e-6)
     assert ours.loss == pytest.approx(theirs.loss, abs=1e-5)
@@ -67,7 +68,7 @@ def test_every_solver_agrees(kind):
     start, local = compiled.initial(1), {}
     for seed in range(2):  # twice, so that a kept memory is used
         ours, theirs = (
-            m.train(start, data(45), SETTINGS[kind], np.random.default_rng(seed), local)
+            train_model(m, start, data(45), SETTINGS[kind], np.random.default_rng(seed), local)
             for m in (compiled, plain)
         )
         assert ours.vector == pytest.approx(theirs.vector, abs=5e-6)
@@ -88,7 +89,7 @@ def test_values_agree_too():
     compiled, plain = (TorchModel(factory, task="value", compiled=c) for c in (True, False))
     start = compiled.initial(0)
     ours, theirs = (
-        m.train(start, seen, SETTINGS["sgd"], np.random.default_rng(1)) for m in (compiled, plain)
+        train_model(m, start, seen, SETTINGS["sgd"], np.random.default_rng(1)) for m in (compiled, plain)
     )
     assert ours.vector == pytest.approx(theirs.vector, abs=2e-6)
     ours, theirs = (m.score(start, seen) for m in (compiled, plain))
@@ -112,7 +113,7 @@ def test_images_may_be_flattened():
     seen = data(20)
     images = Examples(seen.x.reshape(20, 1, 2, 3), seen.y)
     ours, theirs = (
-        m.train(compiled.initial(0), images, SETTINGS["sgd"], np.random.default_rng(0)).vector
+        train_model(m, compiled.initial(0), images, SETTINGS["sgd"], np.random.default_rng(0)).vector
         for m in (compiled, plain)
     )
     assert ours == pytest.approx(theirs, abs=2e-6)
@@ -137,7 +138,7 @@ def test_anything_else_is_left_to_torch(factory):
     model = TorchModel(factory)
     assert model.dense is None
     assert model.way(data(3)) == "processes"
-    trained = model.train(model.initial(0), data(16), SETTINGS["sgd"], np.random.default_rng(0))
+    trained = train_model(model, model.initial(0), data(16), SETTINGS["sgd"], np.random.default_rng(0))
     assert np.isfinite(trained.vector).all()
 
 
@@ -163,7 +164,7 @@ def test_a_label_out_of_range_is_refused_and_never_shown():
     for label in (-1, 3, 1_000_000):
         seen = Examples(data(3).x, np.array([0, label, 1]))
         with pytest.raises(SettingsError, match="number the classes from 0 to 2") as caught:
-            model.train(model.initial(0), seen, SETTINGS["sgd"], np.random.default_rng(0))
+            train_model(model, model.initial(0), seen, SETTINGS["sgd"], np.random.default_rng(0))
         assert str(label) not in str(caught.value)
 
 
@@ -171,7 +172,7 @@ def test_a_missing_value_in_the_data_is_not_hidden_by_a_rectifier():
     model = mlp(features=6, classes=3)
     seen = data(9)
     seen.x[4, 2] = np.nan
-    trained = model.train(model.initial(0), seen, SETTINGS["sgd"], np.random.default_rng(0))
+    trained = train_model(model, model.initial(0), seen, SETTINGS["sgd"], np.random.default_rng(0))
     with pytest.raises(LayoutError, match="not finite"):
         model.layout.check(trained.vector)
 
@@ -180,9 +181,11 @@ def test_data_that_cannot_be_written_and_other_number_types_are_read():
     model, seen = mlp(features=6, classes=3), data(20)
     frozen = seen.x.copy()
     frozen.flags.writeable = False
-    expected = model.train(model.initial(0), seen, SETTINGS["sgd"], np.random.default_rng(0)).vector
+    expected = train_model(model, model.initial(0), seen, SETTINGS["sgd"], np.random.default_rng(0)).vector
     for x in (frozen, seen.x.astype(np.float64), np.asfortranarray(seen.x)):
-        again = model.train(model.initial(0), Examples(x, seen.y), SETTINGS["sgd"], np.random.default_rng(0))
+        again = train_model(
+            model, model.initial(0), Examples(x, seen.y), SETTINGS["sgd"], np.random.default_rng(0)
+        )
         assert np.array_equal(again.vector, expected)
         assert np.isfinite(model.score(expected, Examples(x, seen.y)).loss)
 
@@ -191,7 +194,7 @@ def test_data_that_cannot_be_written_and_other_number_types_are_read():
 def test_epochs_taken_one_by_one_and_in_turns_are_the_same_training(compiled):
     model = TorchModel(NETWORKS["relu"], compiled=compiled)
     start, settings = model.initial(0), TrainSettings(epochs=3, batch_size=8, momentum=0.9)
-    alone = [model.train(start, data(20, s), settings, np.random.default_rng(s)) for s in range(2)]
+    alone = [train_model(model, start, data(20, s), settings, np.random.default_rng(s)) for s in range(2)]
     runs = [model.epochs(start, data(20, s), settings, np.random.default_rng(s)) for s in range(2)]
     turns = list(islice(zip(*runs, strict=True), 3))
     for s in range(2):

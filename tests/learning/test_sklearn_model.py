@@ -7,7 +7,7 @@ from sklearn.neural_network import MLPClassifier
 
 from abaton.control import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning import Examples, SklearnModel
+from abaton.learning import Examples, SklearnModel, train_model
 
 SETTINGS = TrainSettings(epochs=10, batch_size=20, learning_rate=0.01)
 MODELS = {
@@ -38,8 +38,8 @@ def test_estimators_train_from_a_vector_and_back(kind):
         seen = Examples(seen.x, seen.x.sum(1))
     start = model.initial(1)
     kept = start.copy()
-    first = model.train(start, seen, SETTINGS, np.random.default_rng(1))
-    again = model.train(start, seen, SETTINGS, np.random.default_rng(1))
+    first = train_model(model, start, seen, SETTINGS, np.random.default_rng(1))
+    again = train_model(model, start, seen, SETTINGS, np.random.default_rng(1))
     assert np.array_equal(first.vector, again.vector)
     assert np.array_equal(start, kept)
     assert first.vector.dtype == np.float32
@@ -49,8 +49,8 @@ def test_estimators_train_from_a_vector_and_back(kind):
 
 def test_training_continues_from_the_vector_it_is_given():
     model, seen = MODELS["log loss"](), data(2)
-    once = model.train(model.initial(0), seen, SETTINGS, np.random.default_rng(0))
-    twice = model.train(once.vector, seen, SETTINGS, np.random.default_rng(1))
+    once = train_model(model, model.initial(0), seen, SETTINGS, np.random.default_rng(0))
+    twice = train_model(model, once.vector, seen, SETTINGS, np.random.default_rng(1))
     assert np.linalg.norm(twice.vector - once.vector) < np.linalg.norm(once.vector)
 
 
@@ -65,7 +65,9 @@ def test_a_site_with_one_class_only_can_still_train():
     model, seen = MODELS["log loss"](), data(2)
     ones = seen.y == 1
     only = Examples(seen.x[ones], seen.y[ones])
-    assert np.isfinite(model.train(model.initial(0), only, SETTINGS, np.random.default_rng(0)).vector).all()
+    assert np.isfinite(
+        train_model(model, model.initial(0), only, SETTINGS, np.random.default_rng(0)).vector
+    ).all()
 
 
 def test_other_estimators_are_refused():

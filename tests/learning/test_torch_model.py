@@ -7,7 +7,17 @@ from torch import nn
 
 from abaton.control import TrainSettings
 from abaton.errors import LayoutError, SettingsError
-from abaton.learning import Examples, TorchModel, cifar10_cnn, logistic, mlp, resnet50, shakespeare, sstc_cnn
+from abaton.learning import (
+    Examples,
+    TorchModel,
+    cifar10_cnn,
+    logistic,
+    mlp,
+    resnet50,
+    shakespeare,
+    sstc_cnn,
+    train_model,
+)
 from abaton.vectors import Role
 
 
@@ -52,7 +62,7 @@ def test_the_metis_network_has_the_tutorials_size():
 def test_every_network_trains_and_scores(model, x, y):
     data = Examples(x, np.array(y))
     start = model.initial(1)
-    trained = model.train(start, data, TrainSettings(epochs=1, batch_size=2), rng())
+    trained = train_model(model, start, data, TrainSettings(epochs=1, batch_size=2), rng())
     assert trained.steps == 2 == model.steps(4, TrainSettings(epochs=1, batch_size=2))
     assert not np.array_equal(trained.vector, start)
     score = model.score(trained.vector, data)
@@ -65,7 +75,9 @@ def test_resnet50_shares_scale_and_shift_and_keeps_running_statistics_at_home():
     assert 23_000_000 < model.layout.size < 24_500_000
     assert weights(model, Role.NORM) == 2 * 26_560
     data = Examples(np.random.default_rng(0).normal(size=(4, 3, 32, 32)).astype(np.float32), np.arange(4))
-    trained = model.train(model.initial(0), data, TrainSettings(batch_size=4, learning_rate=0.01), rng())
+    trained = train_model(
+        model, model.initial(0), data, TrainSettings(batch_size=4, learning_rate=0.01), rng()
+    )
     assert any("running_mean" in name for name in trained.local)
     with_local = model.score(trained.vector, data, trained.local).loss
     assert with_local != model.score(trained.vector, data).loss, "statistics of the site are used when given"
@@ -79,7 +91,7 @@ def test_parameters_and_gradients_are_views_of_the_flat_vectors():
         assert np.shares_memory(parameter.grad.numpy(), model._gradient.numpy())
         flat[model.layout.slice(name)] = 0.25
         assert (parameter == 0.25).all()
-    model.train(model.initial(0), table(), TrainSettings(momentum=0.5), rng())
+    train_model(model, model.initial(0), table(), TrainSettings(momentum=0.5), rng())
     assert all(np.shares_memory(p.detach().numpy(), flat) for p in model._module.parameters()), (
         "also after training"
     )
@@ -89,7 +101,7 @@ def test_training_equals_plain_torch_step_by_step():
     data, settings = table(), TrainSettings(epochs=3, batch_size=16, learning_rate=0.05, momentum=0.75)
     model = mlp(features=6)
     start = model.initial(3)
-    ours = model.train(start, data, settings, rng(5)).vector
+    ours = train_model(model, start, data, settings, rng(5)).vector
 
     net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
     nn.utils.vector_to_parameters(torch.from_numpy(start), net.parameters())
@@ -111,7 +123,9 @@ def test_the_same_seed_gives_the_same_bits_and_the_start_is_left_alone():
     model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
     start = model.initial(1)
     kept = start.copy()
-    first, second, other = (model.train(start, table(), TrainSettings(), rng(s)).vector for s in (1, 1, 2))
+    first, second, other = (
+        train_model(model, start, table(), TrainSettings(), rng(s)).vector for s in (1, 1, 2)
+    )
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
     assert np.array_equal(start, kept)
@@ -122,11 +136,11 @@ def test_the_same_seed_gives_the_same_bits_and_the_start_is_left_alone():
 def test_training_learns_and_regression_works():
     model = logistic(features=6)
     start = model.initial(0)
-    trained = model.train(start, table(), TrainSettings(epochs=20), rng())
+    trained = train_model(model, start, table(), TrainSettings(epochs=20), rng())
     assert model.score(trained.vector, table()).loss < 0.5 * model.score(start, table()).loss
     value = mlp(features=6, task="value")
     data = Examples(table().x, table().x.sum(1))
-    trained = value.train(value.initial(0), data, TrainSettings(epochs=30, learning_rate=0.02), rng())
+    trained = train_model(value, value.initial(0), data, TrainSettings(epochs=30, learning_rate=0.02), rng())
     assert value.score(trained.vector, data).loss < 0.3
 
 
@@ -146,10 +160,14 @@ def test_roles_are_known():
 def test_what_cannot_be_trained_is_refused():
     model = logistic(features=6)
     with pytest.raises(LayoutError, match="another model"):
-        model.train(np.zeros(3, np.float32), table(), TrainSettings(), rng())
+        train_model(model, np.zeros(3, np.float32), table(), TrainSettings(), rng())
     with pytest.raises(SettingsError, match="no examples"):
-        model.train(
-            model.initial(0), Examples(np.zeros((0, 6), np.float32), np.zeros(0)), TrainSettings(), rng()
+        train_model(
+            model,
+            model.initial(0),
+            Examples(np.zeros((0, 6), np.float32), np.zeros(0)),
+            TrainSettings(),
+            rng(),
         )
     with pytest.raises(SettingsError, match="float32"):
         TorchModel(lambda: nn.Linear(2, 2).double())

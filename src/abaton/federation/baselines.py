@@ -15,7 +15,7 @@ import numpy as np
 from abaton.control import TrainSettings
 from abaton.federation.learners import Rows, examples
 from abaton.federation.members import Federation
-from abaton.learning import Examples, Model
+from abaton.learning import Examples, Model, train_model
 from abaton.vectors import Vector
 
 POOLED = "all data pooled"
@@ -33,7 +33,7 @@ def baselines(
     plain = replace(settings, epochs=epochs, adaptive=None, budget=0.0, steps=0, proximal=0.0)
 
     def trained(data: Examples) -> Vector:
-        return model.train(model.initial(seed), data, plain, np.random.default_rng(seed)).vector
+        return train_model(model, model.initial(seed), data, plain, np.random.default_rng(seed)).vector
 
     rows = {member.name: _together([member.rows]) for member in federation.members}
     made = {alone(name): trained(data) for name, data in rows.items()}

@@ -12,7 +12,7 @@ from abaton.control import Privacy, Rules, Synchronous, TrainSettings
 from abaton.engines import Profile
 from abaton.lab.cohort import FEATURES, cohort, held_out
 from abaton.lab.experiment import Experiment
-from abaton.learning import Examples, Model, mlp
+from abaton.learning import Examples, Model, mlp, train_model
 from abaton.learning.metrics import accuracy, auroc
 from abaton.vectors import Vector
 
@@ -89,7 +89,7 @@ def comparison(community: Vector, *, seed: int, rounds: int, scale: float) -> li
 
     def alone(data: Examples) -> Vector:
         settings = TrainSettings(TRAINING.epochs * rounds, TRAINING.batch_size, TRAINING.learning_rate)
-        return model.train(model.initial(seed), data, settings, np.random.default_rng(seed)).vector
+        return train_model(model, model.initial(seed), data, settings, np.random.default_rng(seed)).vector
 
     rows = [
         {"model": f"{name} alone", "examples": len(data), **quality(model, alone(data), judged)}

@@ -11,7 +11,7 @@ from abaton.control import TrainSettings
 from abaton.errors import SettingsError
 from abaton.lab.sites import Split
 from abaton.learning import Examples, Model, Score, Trained
-from abaton.learning.model import Enough, Way, last
+from abaton.learning.model import Enough, Way
 from abaton.vectors import Layout, Vector
 
 KINDS = ("flipped", "noise")
@@ -33,10 +33,10 @@ def poisoned(kind: str, split: Split, model: Model, classes: int) -> tuple[Split
 class Noise:
     """A model whose training gives random numbers; everything else is as it should be.
 
-    >>> from abaton.learning import logistic
+    >>> from abaton.learning import logistic, train_model
     >>> data = Examples(np.eye(2, dtype=np.float32), np.array([0, 1]))
     >>> noise = Noise(logistic(features=2))
-    >>> sent = noise.train(noise.initial(0), data, TrainSettings(), np.random.default_rng(0))
+    >>> sent = train_model(noise, noise.initial(0), data, TrainSettings(), np.random.default_rng(0))
     >>> sent.steps, sent.vector.shape
     (1, (6,))
     """
@@ -65,17 +65,6 @@ class Noise:
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """As many batches as training takes."""
         return self._model.steps(examples, settings)
-
-    def train(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-    ) -> Trained:
-        """Random weights in place of trained ones."""
-        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,

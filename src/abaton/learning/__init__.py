@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from abaton.learning.crew import Crew, CrewError
 from abaton.learning.learner import Epoch, Learner, Update, Watch, cycle_ends
-from abaton.learning.model import Examples, Model, Score, Trained
+from abaton.learning.model import Examples, Model, Score, Trained, train_model
 from abaton.learning.personal import Personal
 from abaton.learning.pool import Job
 
@@ -42,6 +42,7 @@ __all__ = [
     "resnet50",
     "shakespeare",
     "sstc_cnn",
+    "train_model",
 ]
 
 _HEAVY = {

@@ -89,16 +89,6 @@ class Model(Protocol):
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """How many batches training on so many examples takes."""
 
-    def train(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-    ) -> Trained:
-        """Train from a vector on a site's examples."""
-
     def epochs(
         self,
         vector: Vector,
@@ -108,7 +98,7 @@ class Model(Protocol):
         local: Mapping[str, Vector] | None = None,
         enough: Enough | None = None,
     ) -> Iterator[Trained]:
-        """Train epoch by epoch, for as long as the caller asks for the next one; `train` takes so many of them.
+        """Train epoch by epoch, for as long as the caller asks for the next one.
 
         After `settings.steps`, or once `enough` says so after a batch, the epoch ends there and is the last one. The
         same number of batches gives the same model either way.
@@ -125,6 +115,18 @@ def batches(examples: int, settings: TrainSettings) -> int:
     (6, 5)
     """
     return settings.steps or settings.epochs * -(-examples // settings.batch_size)
+
+
+def train_model(
+    model: Model,
+    vector: Vector,
+    data: Examples,
+    settings: TrainSettings,
+    shuffle: np.random.Generator,
+    local: Mapping[str, Vector] | None = None,
+) -> Trained:
+    """Train a model on a site's examples for as long as the settings say."""
+    return last(model.epochs(vector, data, settings, shuffle, local), settings)
 
 
 def last(epochs: Iterator[Trained], settings: TrainSettings) -> Trained:

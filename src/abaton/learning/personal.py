@@ -15,7 +15,7 @@ import numpy as np
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Enough, Examples, Model, Score, Trained, Way, last
+from abaton.learning.model import Enough, Examples, Model, Score, Trained, Way
 from abaton.vectors import Layout, Vector
 
 _OWN = "personal/"
@@ -63,17 +63,6 @@ class Personal:
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """As the whole model."""
         return self.model.steps(examples, settings)
-
-    def train(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-    ) -> Trained:
-        """Train the shared part and the site's own layers together."""
-        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, last, require_examples
+from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, require_examples
 from abaton.learning.shuffle import epoch_order, stretches
 from abaton.vectors import Layout, Role, Tensor, Vector
 
@@ -63,17 +63,6 @@ class SklearnModel:
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """How many batches training on so many examples takes."""
         return batches(examples, settings)
-
-    def train(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-    ) -> Trained:
-        """Train for the epochs that the settings say."""
-        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,

@@ -16,7 +16,7 @@ from torch import nn
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
 from abaton.learning.dense import dense_network
-from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, last, require_examples
+from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, require_examples
 from abaton.learning.shuffle import Order, epoch_order, stretches
 from abaton.learning.solvers import Solver, rate
 from abaton.learning.threads import one_thread
@@ -94,17 +94,6 @@ class TorchModel:
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """How many batches training on so many examples takes."""
         return batches(examples, settings)
-
-    def train(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-    ) -> Trained:
-        """Train for the epochs that the settings say."""
-        return last(self.epochs(vector, data, settings, shuffle, local), settings)
 
     def epochs(
         self,
