@@ -44,6 +44,23 @@ def save(path: Path, text: str) -> None:
         ) from None
 
 
+def write_first(path: Path, text: str) -> None:
+    """Write a file that must not exist yet: what somebody has written there is never replaced."""
+    from abaton.errors import SettingsError
+
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise SettingsError(
+            "there is already a file", where=str(path), remedy="choose another name; nothing is overwritten"
+        ) from None
+    except OSError as error:
+        raise SettingsError(
+            "the file cannot be written", where=str(path), remedy=error.strerror or ""
+        ) from None
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table on stdout; numbers are set to the right."""
     from rich.console import Console

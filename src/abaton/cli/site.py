@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from abaton.cli import dealing
-from abaton.cli.output import emit, note, table
+from abaton.cli.output import emit, note, table, write_first
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -67,17 +67,7 @@ def new(
 
     text = starter(file.name, identifier=identifier)
     site_from_toml(text, str(file))
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise SettingsError(
-            "there is already a file", where=str(file), remedy="choose another name; nothing is overwritten"
-        ) from None
-    except OSError as error:
-        raise SettingsError(
-            "the file cannot be written", where=str(file), remedy=error.strerror or ""
-        ) from None
+    write_first(file, text)
     typer.echo(str(file))
 
 

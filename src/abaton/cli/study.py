@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, save
+from abaton.cli.output import emit, note, save, write_first
 from abaton.cli.secrets import DATABASE
 from abaton.errors import SettingsError
 
@@ -78,17 +78,7 @@ def new(
 
     text = starter(file.name, _today(), identifier=identifier)
     study_from_toml(text, str(file))
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise SettingsError(
-            "there is already a file", where=str(file), remedy="choose another name; nothing is overwritten"
-        ) from None
-    except OSError as error:
-        raise SettingsError(
-            "the file cannot be written", where=str(file), remedy=error.strerror or ""
-        ) from None
+    write_first(file, text)
     typer.echo(str(file))
 
 

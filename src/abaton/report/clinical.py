@@ -17,17 +17,7 @@ def roc_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], *,
         curves: false positive rates and sensitivities, from nobody positive to everybody, by the model's name.
         title: what is written above.
     """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[0, 1],
-        y=[0, 1],
-        mode="lines",
-        name="chance",
-        line={"dash": "dot", "color": "grey"},
-        hoverinfo="skip",
-    )
+    figure = _with_diagonal("chance")
     for name, (fpr, tpr) in curves.items():
         x, y = _thinned(fpr, tpr)
         figure.add_scatter(x=x, y=y, mode="lines", name=name)
@@ -49,17 +39,7 @@ def calibration_figure(groups: Mapping[str, Sequence[tuple[float, Any]]], *, tit
             (with `value`, `low` and `high`).
         title: what is written above.
     """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[0, 1],
-        y=[0, 1],
-        mode="lines",
-        name="right",
-        line={"dash": "dot", "color": "grey"},
-        hoverinfo="skip",
-    )
+    figure = _with_diagonal("right")
     for name, points in groups.items():
         figure.add_scatter(
             x=[predicted for predicted, _ in points],
@@ -121,6 +101,14 @@ def forest_figure(rows: Sequence[Mapping[str, Any]], measure: str, *, title: str
         height=max(320, 60 * len(subsets) + 140),
         **_LAYOUT,
     )
+    return figure
+
+
+def _with_diagonal(name: str) -> Any:
+    import plotly.graph_objects as go
+
+    figure, quiet = go.Figure(), {"dash": "dot", "color": "grey"}
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", name=name, line=quiet, hoverinfo="skip")
     return figure
 
 

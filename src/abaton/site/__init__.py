@@ -8,7 +8,7 @@ from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, Sta
 from abaton.site.dealings import Dealings, deal
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
-from abaton.site.masking import masked, told
+from abaton.site.masking import masked
 from abaton.site.opening import gate_of, open_site
 from abaton.site.queries import Query, queries
 from abaton.site.reading import SiteError, SiteFile, load_site, site_from_toml, smallest_count
@@ -64,5 +64,4 @@ __all__ = [
     "smallest_count",
     "starter",
     "subject_tag",
-    "told",
 ]

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.records.features import Finding, Reason, Report
+from abaton.records.features import Finding, Reason, Report, findings
 from abaton.site.funnel import Stage
-from abaton.site.masking import Steps, masked, told
+from abaton.site.masking import Steps, masked
 from abaton.site.queries import types_of
 from abaton.site.reading import smallest_count
 from abaton.site.site import Site
@@ -97,14 +97,14 @@ def checked(site: Site, report: Report | None = None) -> Check:
     assert funnel.adds_up
     read, last = funnel.reached[Stage.READ], funnel.reached[funnel.stages[-1]]
     aside = {
-        why: (told(count, floor), tuple(faults.places.get(why, ())))
+        why: (findings.masked(count, floor), tuple(faults.places.get(why, ())))
         for why, count in sorted(faults.reasons.items())
     }
     return Check(
         masked(funnel, floor),
         _read(site, floor),
         aside,
-        {why: told(count, floor) for why, count in sorted(site.left_out.items())},
+        {why: findings.masked(count, floor) for why, count in sorted(site.left_out.items())},
         (*_on(site, read, last), *remarks),
         floor,
         usable and last > 0,
@@ -120,9 +120,9 @@ def _told(finding: Finding) -> str:
 
 def _read(site: Site, floor: int) -> dict[str, str]:
     needed = sorted(types_of(site.need, site.study.eligibility))
-    found = {kind: told(site.read[kind], floor) for kind in needed}
+    found = {kind: findings.masked(site.read[kind], floor) for kind in needed}
     others = sum(count for kind, count in site.read.items() if kind not in found)
-    return {**found, "other types, not needed": told(others, floor)} if others else found
+    return {**found, "other types, not needed": findings.masked(others, floor)} if others else found
 
 
 def _on(site: Site, read: int, last: int) -> Iterable[str]:

@@ -168,12 +168,3 @@ def _merged(step: Step) -> Step:
     (one, a), (other, b), *rest = sorted(step.reasons.items(), key=lambda item: (item[1].count, item[0]))
     both = Cell(a.count + b.count, a.floor, hidden=True)
     return replace(step, reasons=dict(sorted([*rest, (f"{one}; or {other}", both)])))
-
-
-def told(count: int, floor: int) -> str:
-    """A number that stands alone, as it may be shown.
-
-    >>> told(3, 5), told(0, 5), told(12, 5)
-    ('<5', '0', '12')
-    """
-    return Cell(count, floor).text
