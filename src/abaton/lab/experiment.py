@@ -20,6 +20,7 @@ from abaton.engines import Outcome, Profile, Run, live, status_of, virtual
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
+from abaton.software import versions
 from abaton.store import Journal, Keep, RunRow, Store
 
 # A new recipe is one function in the lab, and one line here.
@@ -140,6 +141,7 @@ def start(store: Store, recipe: Mapping[str, Any], watch: Watcher | None = None)
     """Run a recipe from the beginning, under a new name."""
     experiment = build(recipe)
     created = datetime.datetime.now(datetime.UTC)
+    recipe = {**recipe, "versions": versions()}
     run = f"{recipe['name']}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     if experiment.partition is not None:
         recipe = {**recipe, "partition": dict(experiment.partition)}

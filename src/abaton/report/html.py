@@ -24,7 +24,9 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; overflow-wra
 .absent { color: var(--soft); font-style: italic; } .yes { color: var(--good); } .no { color: var(--bad); }
 .meter { display: inline-block; width: 12rem; height: .8rem; border: 1px solid var(--line); }
 .meter span { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; }
-code { overflow-wrap: anywhere; } .sign { display: grid; grid-template-columns: 1fr 1fr 1fr; gap: 2rem;
+code { overflow-wrap: anywhere; } pre { white-space: pre-wrap; padding: .7rem; border: 1px solid var(--line); }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); gap: .5rem; }
+.sign { display: grid; grid-template-columns: 1fr 1fr 1fr; gap: 2rem;
   margin-top: 3rem; } .sign div { border-top: 1px solid var(--ink); padding-top: .3rem; color: var(--soft); }
 a.skip { position: absolute; left: -99rem; } a.skip:focus { left: 1rem; }
 @media print { :root { --ink: #000; --soft: #333; --line: #999; --paper: #fff; --bar: #333; --bad: #000;
@@ -48,6 +50,38 @@ def head(title: str, script: str = "") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{text(title)}</title><style>{STYLE}</style>{inside}</head>"
     )
+
+
+def document(title: str, about: str, sections: Sequence[tuple[str, str]]) -> str:
+    """A whole page with figures: a heading, and sections that a reader can jump between.
+
+    Args:
+        title: What it is about.
+        about: A line under the heading.
+        sections: Each with its heading and its content, which is HTML already.
+    """
+    from plotly.offline import get_plotlyjs
+
+    body = "".join(
+        f'<section aria-labelledby="s{i}"><h2 id="s{i}">{text(name)}</h2>{content}</section>'
+        for i, (name, content) in enumerate(sections, 1)
+    )
+    return (
+        f"{head(title, get_plotlyjs())}<body>"
+        '<a class="skip" href="#main">Skip to the report</a>'
+        f"<header><h1>{text(title)}</h1><p>{text(about)}</p></header>"
+        f'<main id="main">{body}</main></body></html>\n'
+    )
+
+
+def figures_html(figures: Mapping[str, Any]) -> str:
+    """Figures side by side where there is room; the page's own script draws them."""
+    settings = {"displaylogo": False, "responsive": True}
+    made = (
+        figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}", config=settings)
+        for name, figure in figures.items()
+    )
+    return f'<div class="figures">{"".join(made)}</div>'
 
 
 def text(value: object) -> str:
