@@ -68,9 +68,9 @@ def row(**more) -> RunRow:
 
 
 EVENTS = [
-    ("Joined", {"at": 0.0, "learner": "north"}),
-    ("Arrived", {"at": 1.0, "learner": "north", "task": "t1", "cohort": "x" * 64}),
-    ("Arrived", {"at": 2.0, "learner": "north", "task": "t2", "cohort": "y" * 64}),
+    ("Joined", {"at": 0.0, "learner": "north", "examples": 40}),
+    ("Arrived", {"at": 1.0, "learner": "north", "task": "t1", "size": 9, "steps": 2, "cohort": "x" * 64}),
+    ("Arrived", {"at": 2.0, "learner": "north", "task": "t2", "size": 9, "steps": 2, "cohort": "y" * 64}),
 ]
 
 
