@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def compare(
     runs: list[str] = typer.Argument(
-        ..., metavar="RUN RUN...", help="Two runs or more, by name or its beginning.", show_default=False
+        ...,
+        metavar="RUN RUN...",
+        help="Runs by name or its beginning; 'heart-*' is all that fit.",
+        show_default=False,
     ),
     *,
     measure: str | None = typer.Option(None, help="Compare by this measure; by default the main one."),
@@ -40,7 +43,8 @@ def compare(
     )
 
     with opened_store(store) as opened:
-        made = comparison([told_of(opened, opened.run(name)) for name in runs], measure)
+        chosen = [row for name in runs for row in _named(opened, name)]
+        made = comparison([told_of(opened, row) for row in chosen], measure)
     if out is not None:
         save(out, comparison_page(made))
         note(f"written: {out}")
@@ -57,6 +61,15 @@ def compare(
     table(f"first at {made['measure']} {made['target']:.4g}", *reached_rows(made))
     for remark in made["remarks"]:
         note(remark)
+
+
+def _named(store: Store, name: str) -> list[RunRow]:
+    """The run of a name, or with a star in it all that fit."""
+    if "*" not in name:
+        return [store.run(name)]
+    from fnmatch import fnmatchcase
+
+    return [row for row in store.runs() if fnmatchcase(row.run, name)]
 
 
 def told_of(store: Store, row: RunRow) -> dict[str, Any]:
