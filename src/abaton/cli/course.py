@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, State
 
@@ -40,6 +41,8 @@ class Course:
     losses: list[float] = field(default_factory=list)
     _versions: int = 0
     _stride: int = 1
+    _weight: int = 0
+    _sum: float = 0.0
 
     @property
     def heard(self) -> bool:
@@ -61,12 +64,7 @@ class Course:
         self.state, self.at = state, event.at
         match event:
             case Arrived():
-                seen = self._of(event.learner)
-                seen.updates += 1
-                seen.bytes += event.size
-                seen.examples, seen.loss, seen.lost = event.examples, event.metrics.get("loss"), False
-                self.updates += 1
-                self.bytes += event.size
+                self._arrived(event)
             case Failed() | Left():
                 self._of(event.learner).lost = True
             case Joined():
@@ -81,13 +79,26 @@ class Course:
             found = self.learners[learner] = Seen()
         return found
 
+    def _arrived(self, event: Arrived) -> None:
+        seen = self._of(event.learner)
+        self._count(seen, -1)
+        seen.updates += 1
+        seen.bytes += event.size
+        seen.examples, seen.loss, seen.lost = event.examples, event.metrics.get("loss"), False
+        self._count(seen, 1)
+        self.updates += 1
+        self.bytes += event.size
+
+    def _count(self, seen: Seen, sign: int) -> None:
+        """Take a learner's newest loss into the mean, or out of it: its cost does not depend on the others."""
+        if seen.loss is not None and isfinite(seen.loss):
+            self._weight += sign * seen.examples
+            self._sum += sign * seen.examples * seen.loss
+
     def _note_loss(self) -> None:
-        if self._versions % self._stride:
+        if self._versions % self._stride or not self._weight:
             return
-        known = [(s.loss, s.examples) for s in self.learners.values() if s.loss is not None]
-        weight = sum(examples for _, examples in known)
-        if weight:
-            self.losses.append(sum(loss * examples for loss, examples in known) / weight)
+        self.losses.append(self._sum / self._weight)
         if len(self.losses) > _MOST:
             self.losses[:] = self.losses[::2]
             self._stride *= 2
@@ -132,12 +143,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
     """
     step = max(1.0, len(values) / width)
     chosen = [values[min(len(values) - 1, int((i + 1) * step) - 1)] for i in range(min(width, len(values)))]
-    finite = [value for value in chosen if value - value == 0]
+    finite = [value for value in chosen if isfinite(value)]
     if not finite:
         return ""
     low, span = min(finite), (max(finite) - min(finite)) or 1.0
     return "".join(
-        BARS[int((value - low) / span * (len(BARS) - 1))] if value - value == 0 else " " for value in chosen
+        BARS[int((value - low) / span * (len(BARS) - 1))] if isfinite(value) else " " for value in chosen
     )
 
 

@@ -47,7 +47,7 @@ def run_rows(made: Mapping[str, Any]) -> tuple[Sequence[str], list[Row]]:
     rows: list[Row] = [
         (each["label"], each["run"], each["created"][:19], each["status"]) for each in made["runs"]
     ]
-    return ("", "run", "created", "status"), rows
+    return ("letter", "run", "created", "status"), rows
 
 
 def difference_rows(made: Mapping[str, Any]) -> tuple[Sequence[str], list[Row]]:
@@ -67,7 +67,7 @@ def result_rows(made: Mapping[str, Any]) -> tuple[Sequence[str], list[Row]]:
          line["updates"], line["failed"], line["bytes"])
         for line in made["results"]
     ]  # fmt: skip
-    return ("", made["measure"], "best", "versions", "seconds", "updates", "failed", "bytes"), rows
+    return ("letter", made["measure"], "best", "versions", "seconds", "updates", "failed", "bytes"), rows
 
 
 def reached_rows(made: Mapping[str, Any]) -> tuple[Sequence[str], list[Row]]:
@@ -77,7 +77,7 @@ def reached_rows(made: Mapping[str, Any]) -> tuple[Sequence[str], list[Row]]:
         (labels[line["run"]], line["reached"]["version"], line["reached"]["at"], line["reached"]["bytes"])
         for line in made["results"]
     ]
-    return ("", "version", "seconds", "bytes"), rows
+    return ("letter", "version", "seconds", "bytes"), rows
 
 
 def _labels(made: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,7 @@ Event = tuple[str, Mapping[str, Any]]
 Point = Mapping[str, Any]
 
 MOST_POINTS = 400
-AXES = {"version": "rounds", "at": "seconds by the run's clock", "bytes": "bytes sent by learners"}
+AXES = {"version": "rounds", "at": "seconds", "bytes": "bytes sent"}
 """What a measure is drawn against, and what is written under it."""
 
 _MAIN = ("auroc", "accuracy", "r2", "rmse", "loss")
@@ -128,7 +128,7 @@ def course_figures(curves: Mapping[str, Sequence[Point]], measure: str) -> dict[
         figure.update_xaxes(title_text=words)
         figure.update_yaxes(title_text=measure)
         made[axis] = figure.update_layout(
-            title_text=f"{measure} against {words.split(' by ')[0].split(' sent ')[0]}",
+            title_text=f"{measure} against {words}",
             template="plotly_white",
             height=360,
             margin={"l": 60, "r": 20, "t": 50, "b": 60},

@@ -18,14 +18,14 @@ h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.2rem; margin: 2rem 0 .5re
   border-bottom: 1px solid var(--line); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; margin: .5rem 0 1rem; }
 caption { text-align: left; color: var(--soft); padding-bottom: .3rem; }
-th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top;
-  overflow-wrap: anywhere; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal; white-space: nowrap; }
+th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.long { overflow-wrap: anywhere; min-width: 10em; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .absent { color: var(--soft); font-style: italic; } .yes { color: var(--good); } .no { color: var(--bad); }
 .meter { display: inline-block; width: 12rem; height: .8rem; border: 1px solid var(--line); }
 .meter span { display: block; height: 100%; background: var(--bar); print-color-adjust: exact; }
 code { overflow-wrap: anywhere; } pre { white-space: pre-wrap; padding: .7rem; border: 1px solid var(--line); }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); gap: .5rem; }
+@media (min-width: 56rem) { .three { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: .5rem; } }
 .sign { display: grid; grid-template-columns: 1fr 1fr 1fr; gap: 2rem;
   margin-top: 3rem; } .sign div { border-top: 1px solid var(--ink); padding-top: .3rem; color: var(--soft); }
 a.skip { position: absolute; left: -99rem; } a.skip:focus { left: 1rem; }
@@ -75,13 +75,15 @@ def document(title: str, about: str, sections: Sequence[tuple[str, str]]) -> str
 
 
 def figures_html(figures: Mapping[str, Any]) -> str:
-    """Figures side by side where there is room; the page's own script draws them."""
-    settings = {"displaylogo": False, "responsive": True}
+    """Figures, three of them side by side where there is room; the page's own script draws them."""
+    # Buttons would lie over the titles of small figures; dragging zooms, and a double click goes back.
+    settings = {"displayModeBar": False, "responsive": True}
     made = (
         figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}", config=settings)
         for name, figure in figures.items()
     )
-    return f'<div class="figures">{"".join(made)}</div>'
+    look = ' class="three"' if len(figures) == 3 else ""
+    return f"<div{look}>{''.join(made)}</div>"
 
 
 def text(value: object) -> str:
@@ -110,7 +112,9 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) 
     head = "".join(f'<th scope="col"{k}>{text(name)}</th>' for name, k in zip(heads, kind, strict=True))
     lines = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>'
-        + "".join(f"<td{k}>{text(cell)}</td>" for cell, k in zip(row[1:], kind[1:], strict=True))
+        + "".join(
+            f"<td{k or _long(cell)}>{text(cell)}</td>" for cell, k in zip(row[1:], kind[1:], strict=True)
+        )
         + "</tr>"
         for row in listed
     )
@@ -118,6 +122,11 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) 
         f'<div class="scroll"><table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"
     )
+
+
+def _long(cell: object) -> str:
+    """Whether a cell holds a word that must be broken to fit, such as a fingerprint."""
+    return ' class="long"' if max(map(len, str(cell).split()), default=0) > 24 else ""
 
 
 def pairs(caption: str, names: Mapping[str, str], part: Mapping[str, Any] | None) -> str:

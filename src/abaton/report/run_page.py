@@ -94,7 +94,7 @@ def _cohort(cohort: Mapping[str, Any]) -> str:
         reasons += [
             (site, "records set aside", each["reason"], each["count"]) for each in told.get("set_aside", ())
         ]
-        reasons += [(site, "remark", each, "") for each in told.get("remarks", ())]
+        reasons += [(site, "remark", each, "–") for each in told.get("remarks", ())]
     made = table("Subjects by site", ("site", *_STAGES), stages)
     if cohort["left_out"]:
         made += table("Sites that were left out", ("site", "why"), cohort["left_out"].items())
