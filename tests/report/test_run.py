@@ -84,6 +84,14 @@ def test_the_report_has_everything_and_the_page_is_made_of_it():
     assert page.count("<h1>") == 1
 
 
+def test_no_number_of_examples_is_told_since_counts_of_people_may_be_masked():
+    report = run_report(row(), EVENTS)
+    (line,) = report["results"]["course"]["learners"]
+    assert (line["learner"], line["updates"], line["bytes"]) == ("north", 2, 18)
+    assert not {"examples", "steps"} & set(line)
+    assert '<th scope="col" class="n">examples' not in run_page(report)
+
+
 def test_the_page_fetches_nothing():
     page = run_page(run_report(row(), EVENTS))
     assert "default-src 'none'" in page

@@ -99,7 +99,7 @@ def _with_interval(line: Mapping[str, Any]) -> str:
 def _again(made: Mapping[str, Any]) -> str:
     runs = " ".join(each["run"] for each in made["runs"])
     rows: list[Row] = [
-        (run, about["engine"], about["seed"], about["layout"][:16], about["model"])
+        (run, about["engine"], str(about["seed"]), about["layout"][:16], about["model"])
         for run, about in made["reproduce"].items()
     ]
     heads = ("run", "engine", "seed", "layout", "community model")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.report.course import course_figures
@@ -36,12 +36,11 @@ def lab_figures(report: Mapping[str, Any]) -> dict[str, Any]:
     return course_figures({report["run"]: went["points"]}, went["main"])
 
 
-def learners_table(lines: list[dict[str, Any]]) -> str:
-    """What each learner did."""
-    heads = ("learner", "group", "examples", "updates", "steps", "bytes", "scored", "failed", "last")
-    names = {"scored": "models scored", "failed": "tasks failed", "last": "last heard of at second"}
+def learners_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """What each learner did; what the report does not tell of learners is left out."""
+    heads = [head for head in _LEARNERS if not lines or head in lines[0]]
     rows = [tuple(line[head] if head != "group" else line[head] or "–" for head in heads) for line in lines]
-    return table("What each learner did", tuple(names.get(head, head) for head in heads), rows)
+    return table("What each learner did", tuple(_LEARNERS[head] for head in heads), rows)
 
 
 def _words(method: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -90,10 +89,26 @@ def _results(results: Mapping[str, Any]) -> str:
 def _again(about: Mapping[str, Any]) -> str:
     made = "<p>This program makes the run again; it prints the digest of the community model below.</p>"
     made += f"<pre><code>{text(about['program'])}</code></pre>"
-    made += pairs("Seeds and fingerprints", _AGAIN, about)
-    return made + table("Versions", ("software", "version"), about["versions"].items())
+    made += pairs("Seeds and fingerprints", _AGAIN, {**about, "seed": str(about["seed"])})
+    return made + versions_table(about["versions"])
 
 
+def versions_table(versions: Mapping[str, str]) -> str:
+    """The versions of what a run's bits may depend on; nothing for runs that did not keep them."""
+    return table("Versions", ("software", "version"), versions.items()) if versions else ""
+
+
+_LEARNERS = {
+    "learner": "learner",
+    "group": "group",
+    "examples": "examples",
+    "updates": "updates",
+    "steps": "steps",
+    "bytes": "bytes",
+    "scored": "models scored",
+    "failed": "tasks failed",
+    "last": "last heard, s",
+}
 _ENDED = {
     "reason": "why",
     "version": "versions of the community model",

@@ -67,7 +67,7 @@ def run_report(
                 key: result[key]
                 for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
             },
-            "course": course(models, told, result["progress"]),
+            "course": _course(course(models, told, result["progress"])),
         },
         "reproduce": {
             "software": recipe["software"],
@@ -82,6 +82,15 @@ def run_report(
             "model": result["digest"],
             "document": settings.get("study", ""),
         },
+    }
+
+
+def _course(made: dict[str, Any]) -> dict[str, Any]:
+    """How it went, without what would tell how many people a site has: their number may be masked elsewhere."""
+    hidden = ("examples", "steps")
+    return {
+        **made,
+        "learners": [{key: v for key, v in line.items() if key not in hidden} for line in made["learners"]],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.course import AXES, course_figures
 from abaton.report.html import document, figures_html, pairs, table, text
-from abaton.report.lab_page import learners_table
+from abaton.report.lab_page import learners_table, versions_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ def _again(report: Mapping[str, Any]) -> str:
     command = (
         f"abaton run study.toml --sites SITE.toml … --engine {about['engine']} --seed {about['seed']}{flag}"
     )
-    made = pairs("Versions, seeds and fingerprints", _AGAIN, about)
+    made = pairs("Versions, seeds and fingerprints", _AGAIN, {**about, "seed": str(about["seed"])})
     made += table("Tables by their fingerprints", ("site", "SHA-256"), about["tables"].items())
-    made += table("Versions", ("software", "version"), about["versions"].items())
+    made += versions_table(about["versions"])
     inside = f"<summary>The study document</summary><pre><code>{text(about['document'])}</code></pre>"
     return f"<p><code>{text(command)}</code></p><details>{inside}</details>{made}"
 
