@@ -202,8 +202,9 @@ def tell_outcome(data: dict[str, Any]) -> None:
         note(f"run {data['run']} was cut off: bring it to its end with 'abaton resume {data['run']}'")
     elif data["versions"] is not None:
         why = "" if data["status"] == "finished" else f" ({data['reason']})"
+        clock = "simulated seconds" if data["engine"] == "virtual" else "seconds"
         note(
             f"run {data['run']} is {data['status']}{why}: {data['versions']} versions, "
-            f"{data['updates']} updates, {data['bytes_up']:,} bytes up, {data['seconds']:,.1f} simulated seconds, "
+            f"{data['updates']} updates, {data['bytes_up']:,} bytes up, {data['seconds']:,.1f} {clock}, "
             f"model {data['digest'][:12]}"
         )

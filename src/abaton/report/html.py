@@ -31,7 +31,8 @@ code { overflow-wrap: anywhere; } pre { white-space: pre-wrap; padding: .7rem; b
 a.skip { position: absolute; left: -99rem; } a.skip:focus { left: 1rem; }
 @media print { :root { --ink: #000; --soft: #333; --line: #999; --paper: #fff; --bar: #333; --bad: #000;
   --good: #000; } body { max-width: none; padding: 0; font-size: 10pt; } h2, caption { break-after: avoid; }
-  tr { break-inside: avoid; } .scroll { overflow: visible; } a.skip { display: none; } }
+  tr { break-inside: avoid; } th, td { overflow-wrap: anywhere; }
+  .scroll { overflow: visible; } a.skip { display: none; } }
 """
 
 ABSENT = '<p class="absent">Not supplied.</p>'
