@@ -27,7 +27,9 @@ class Raw(Written):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as little-endian float32."""
-        return wire.pack(self.code, layout, layout.check(update, whose="update").astype("<f4").data)
+        return wire.pack(
+            self.code, layout, layout.check(update, whose="update").astype("<f4", copy=False).data
+        )
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The same numbers, bit for bit."""
