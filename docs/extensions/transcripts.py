@@ -1,6 +1,7 @@
 """Run every command and write the pages of docs/commands: help and transcripts are what the commands printed.
 
-Usage: python docs/extensions/transcripts.py
+Usage: python docs/extensions/transcripts.py          runs everything: some minutes
+       python docs/extensions/transcripts.py help     writes the help anew, and keeps the transcripts
 
 The tutorial's blocks of kind `console` are run and filled in, too. The commands of the pages are in
 scenario/scenario.txt and run one after the other in an empty folder:
@@ -12,6 +13,7 @@ scenario/scenario.txt and run one after the other in an empty folder:
     $3 command              the same, must end with exit code 3
     & NAME command          starts and is shown; its output is taken when it is ended
     ! NAME                  ends it
+    ? WORDS | line          the line, if there is a command of these words
 
 `{run STORE N}` stands for the name of the N-th run in a store, `{file NAME}` for what is in a file.
 """
@@ -44,6 +46,7 @@ TITLES = {
     "": "Runs, reports, sealing and the service",
     "audit": "The audit chain",
     "codec": "Codecs",
+    "dashboard": "The dashboard",
     "keys": "Keys",
     "lab": "The lab",
     "network": "Networks",
@@ -82,6 +85,8 @@ def _leaves(command: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]
     if inner is None:
         yield path
         return
+    if path and getattr(command, "invoke_without_command", False):
+        yield path
     for name in sorted(inner):
         yield from _leaves(inner[name], (*path, name))
 
@@ -202,10 +207,15 @@ class Stage:
 
 def play(text: str, folder: Path) -> list[Shown]:
     """Run a scenario; what was shown, in order."""
-    stage, shown = Stage(folder), []
+    stage, shown, known = Stage(folder), [], commands()
     try:
         for line in text.splitlines():
             head, _, rest = line.partition(" ")
+            if head == "?":
+                needed, _, line = rest.partition(" | ")
+                if tuple(needed.split()) not in known:
+                    continue
+                head, _, rest = line.partition(" ")
             if head == "=":
                 name, _, value = rest.partition("=")
                 stage.environment[name] = value
@@ -261,46 +271,55 @@ def command_of(typed: str, known: dict[tuple[str, ...], str]) -> tuple[str, ...]
 
 def pages(known: dict[tuple[str, ...], str], shown: list[Shown]) -> dict[str, str]:
     """The pages by their file's name."""
+    groups = {path[0] for path in known if len(path) > 1}
     made: dict[str, str] = {}
-    groups = {path[0] if len(path) > 1 else "" for path in known}
-    for group in sorted(groups):
+    for group in ["", *sorted(groups)]:
         parts = [f"# {TITLES.get(group, group.capitalize())}", ""]
         for path, text in known.items():
-            if (path[0] if len(path) > 1 else "") != group:
+            if (path[0] if path[0] in groups else "") != group:
                 continue
             parts += [f"## abaton {' '.join(path)}", "", "```text", text, "```", ""]
             for each in shown:
                 if command_of(each.command, known) == path:
-                    parts += [
-                        "```console",
-                        f"$ {each.command}",
-                        *([each.printed] if each.printed else []),
-                        "```",
-                        "",
-                    ]
+                    parts += ["```console", f"$ {each.command}", *each.printed.splitlines(), "```", ""]
         made[f"{group or 'runs'}.md"] = "\n".join(parts)
     return made
 
 
-def main() -> None:
-    """Write docs/commands, and fill in the tutorial."""
-    known = commands()
+def kept() -> list[Shown]:
+    """The transcripts that the pages hold already."""
+    text = "".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
+    found = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", text, re.M | re.S)
+    return [Shown(command, printed.rstrip("\n")) for command, printed in found]
+
+
+def run_everything(known: dict[tuple[str, ...], str]) -> list[Shown]:
+    """Play the scenario, and fill in the tutorial."""
     with tempfile.TemporaryDirectory(prefix="abaton-docs-") as place:
         folder = Path(place) / "study"
         shutil.copytree(SCENARIO, folder)
         shown = play((SCENARIO / "scenario.txt").read_text(), folder)
-        missing = [
-            " ".join(path) for path in known if all(command_of(s.command, known) != path for s in shown)
-        ]
-        if missing:
-            sys.exit(f"no transcript in scenario.txt: {', '.join(missing)}")
         (Path(place) / "tutorial").mkdir()
         page = TUTORIAL.read_text(encoding="utf-8")
         done = play("\n".join(f"$ {command}" for command in typed(page)), Path(place) / "tutorial")
-    PAGES.mkdir(exist_ok=True)
-    for name, text in pages(known, shown).items():
-        (PAGES / name).write_text(text, encoding="utf-8")
     TUTORIAL.write_text(retold(page, done), encoding="utf-8")
+    return shown
+
+
+def main() -> None:
+    """Write docs/commands."""
+    known = commands()
+    shown = kept() if sys.argv[1:] == ["help"] else run_everything(known)
+    made = pages(known, shown)
+    PAGES.mkdir(exist_ok=True)
+    for old in PAGES.glob("*.md"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+    missing = [" ".join(path) for path in known if all(command_of(s.command, known) != path for s in shown)]
+    if missing:
+        sys.exit(f"no transcript in scenario.txt: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,15 @@ def test_differences_come_first_and_the_page_holds_the_numbers():
     assert "0.9000" in page
 
 
+def test_what_could_not_be_judged_is_left_out():
+    nothing = float("nan")
+    made = lab(measures=(nothing, 0.7, 0.8))["results"]["course"]["points"]
+    assert [point["accuracy"] for point in made] == [None, 0.7, 0.8]
+    assert comparison([lab(measures=(nothing, 0.7, 0.8)), lab("two")])["target"] == 0.8
+    with pytest.raises(SettingsError, match="share no measure"):
+        comparison([lab(measures=(nothing,)), lab("two")])
+
+
 def test_less_is_better_where_it_is():
     made = comparison(
         [lab(measure="loss", measures=(1.0, 0.6, 0.5)), lab("two", measure="loss", measures=(1.0, 0.4, 0.45))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from math import isfinite
 from typing import Any
 
 from abaton.store import ModelRow
@@ -55,9 +56,17 @@ def course(
         {"version": p["version"], "at": p["at"], "bytes": sums[bisect_right(times, p["at"])], **p}
         for p in thinned(points)
     ]
-    measures = list(dict.fromkeys(name for p in points for name in p if name not in AXES))
+    points = [{name: value if _is_told(value) else None for name, value in p.items()} for p in points]
+    measures = list(
+        dict.fromkeys(name for p in points for name in p if name not in AXES and p[name] is not None)
+    )
     main = next((name for name in _MAIN if name in measures), measures[0] if measures else None)
     return {"measures": measures, "main": main, "points": points, "learners": learners(told)}
+
+
+def _is_told(value: Any) -> bool:
+    """Whether there is a number: what could not be judged is nothing, never 'not a number'."""
+    return value is not None and isfinite(value)
 
 
 def thinned(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
