@@ -93,7 +93,7 @@ def test_a_line_comes_with_every_tenth_but_not_more_than_one_a_second(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 9
     assert lines[0].startswith("10/100 versions; loss 0.100; 480 bytes in 10 updates")
-    assert lines[0].endswith("27 s left")
+    assert lines[0].endswith("24 s left")
 
 
 def test_states_are_told_from_what_the_controller_knows():

@@ -23,15 +23,18 @@ class View:
     def __init__(self, rounds: int | None, clock: Callable[[], float], *, lines: bool) -> None:
         self.course = Course(rounds)
         self._clock, self._began, self._lines = clock, clock(), lines
-        self._said, self._next, self.words = self._began, _STEP, "beginning"
+        self._said, self._last, self._next, self.words = self._began, self._began, _STEP, "beginning"
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since training began."""
         return self._clock() - self._began
 
     def hear(self, state: State, event: Event) -> None:
         """Keep what is shown of an event."""
+        self._last = self._clock()
+        if not self.course.heard:
+            self._began, self.words = self._last, "training"
         self.course.hear(state, event)
         if self._lines:
             self._say()
@@ -42,7 +45,7 @@ class View:
         note(words)
 
     def _say(self) -> None:
-        now, course = self._clock(), self.course
+        now, course = self._last, self.course
         if now - self._said < _PAUSE:
             return
         far = course.share
@@ -60,7 +63,7 @@ class View:
             line = f" {sparkline(course.losses, 24)} " if drawn else " to "
             loss = f": loss {course.losses[0]:.3f}{line}{course.losses[-1]:.3f}"
         note(
-            f"trained {course.version:,} versions in {duration(self.elapsed)}{loss}; "
+            f"trained {course.version:,} versions in {duration(self._last - self._began)}{loss}; "
             f"{course.bytes:,} bytes in {course.updates:,} updates from {len(course.learners):,} learners"
         )
 
@@ -72,7 +75,7 @@ class View:
         room = max(10, min(40, console.width - 44))
         bar = ProgressBar(total=course.rounds, completed=course.version, width=room, pulse=not course.rounds)
         head = Table.grid(padding=(0, 1))
-        head.add_row("training", bar, course.count(), course.left(self.elapsed))
+        head.add_row(self.words, bar, course.count(), course.left(self.elapsed))
         loss = "" if not course.losses else f"loss {course.losses[0]:.3f} "
         line = Text(loss, overflow="ellipsis", no_wrap=True)
         if course.losses:
