@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from importlib.util import find_spec
 
 from abaton.errors import AbatonError, SettingsError
+
+_KNOCK = 10.0  # seconds
 
 
 class ClusterError(AbatonError):
@@ -44,6 +47,7 @@ def connect(address: str = "") -> bool:
     quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     try:
         if address and address != "local":
+            _knock(address)
             ray.init(address, **quiet)
         else:
             ray.init("local", include_dashboard=False, **quiet)
@@ -54,6 +58,26 @@ def connect(address: str = "") -> bool:
             remedy="check the address, that the cluster runs the same Ray and Python, and Ray's own token",
         ) from error
     return True
+
+
+def _knock(address: str) -> None:
+    """Notice at once that nobody is there, which takes Ray minutes.
+
+    >>> _knock("head")
+    Traceback (most recent call last):
+    abaton.errors.SettingsError: 'head' is not the address of a Ray cluster (engine ray): ...
+    """
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return  # Ray finds the cluster that runs on this machine
+    if not host or "/" in host or not port.isdecimal():
+        raise SettingsError(
+            f"'{address}' is not the address of a Ray cluster",
+            where="engine ray",
+            remedy="use HOST:PORT as 'ray start --head' tells it, or auto for the cluster on this machine",
+        )
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK):
+        pass
 
 
 def disconnect() -> None:
