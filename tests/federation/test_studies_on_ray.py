@@ -7,7 +7,7 @@ from tests.engines.ray import odd
 
 from abaton.control import Arrived, from_row
 from abaton.errors import SettingsError
-from abaton.federation import Options, run_study
+from abaton.federation import Options, resume_study, run_study
 from abaton.federation.scaling import remade, remake
 from abaton.governance import Registry, metadata
 from abaton.lab.demo import NOW
@@ -66,10 +66,32 @@ def test_a_synchronous_study_gives_the_same_digests_on_virtual_local_and_ray(fou
     study, made = synchronous(four.study), {}
     for engine in ("virtual", "local", "ray"):
         options = Options(engine, 5, resamples=0)
-        row = run_study(four.study if study is None else study, four.sites, store, options, now=NOW)
+        row = run_study(study, four.sites, store, options, now=NOW)
         assert row.status == "finished"
         made[engine] = [model.digest for model in store.models(row.run)]
     assert made["ray"] == made["local"] == made["virtual"]
+
+
+class Cut(Exception):
+    """The power went."""
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_study_that_was_cut_off_goes_on_where_it_stopped(four, store, ray):
+    def watch(state, event):
+        if isinstance(event, Arrived):
+            raise Cut
+
+    with pytest.raises(Cut):
+        run_study(synchronous(four.study), four.sites, store, Options("ray", 5, resamples=0), watch=watch)
+    (row,) = store.runs()
+    before = [event.task for event in arrived(store, row.run)]
+    assert resume_study(store, row).status == "finished"
+    tasks = [event.task for event in arrived(store, row.run)]
+    assert before
+    assert tasks[: len(before)] == before
+    assert len(tasks) == len(set(tasks))
 
 
 @pytest.mark.slow
