@@ -84,7 +84,7 @@ def test_a_study_that_was_cut_off_goes_on_where_it_stopped(four, store, ray):
             raise Cut
 
     with pytest.raises(Cut):
-        run_study(synchronous(four.study), four.sites, store, Options("ray", 5, resamples=0), watch=watch)
+        run_study(four.study, four.sites, store, Options("ray", 5, resamples=0), watch=watch)
     (row,) = store.runs()
     before = [event.task for event in arrived(store, row.run)]
     assert resume_study(store, row).status == "finished"
