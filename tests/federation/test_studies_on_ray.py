@@ -58,6 +58,7 @@ def test_without_ray_the_engine_is_refused_in_one_line(four, store, monkeypatch)
     monkeypatch.setattr("abaton.engines.ray.cluster.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'abaton\[ray\]'"):
         run_study(four.study, four.sites, store, Options("ray", resamples=0), now=NOW)
+    assert store.runs() == []
 
 
 @pytest.mark.slow

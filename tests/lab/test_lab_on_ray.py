@@ -27,6 +27,14 @@ def test_an_engine_that_the_lab_does_not_have_is_refused(tmp_path):
         assert store.runs() == []
 
 
+def test_without_ray_nothing_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.engines.ray.cluster.find_spec", lambda name: None)
+    with Store(tmp_path) as store:
+        with pytest.raises(SettingsError, match=r"pip install 'abaton\[ray\]'"):
+            start(store, RECIPE, engine="ray")
+        assert store.runs() == []
+
+
 def test_a_worker_makes_the_learner_that_the_recipe_describes():
     import json
 

@@ -32,6 +32,7 @@ from abaton.engines import (
     virtual,
 )
 from abaton.engines.drive import Watcher
+from abaton.engines.ray import require_ray
 from abaton.errors import Refused, SettingsError
 from abaton.federation.baselines import baselines
 from abaton.federation.judging import judge_models
@@ -76,6 +77,8 @@ class Options:
             raise SettingsError(
                 f"there is no engine '{self.engine}'", where="engine", remedy=f"use {' or '.join(ENGINES)}"
             )
+        if self.engine == "ray":
+            require_ray()
 
 
 @dataclass(frozen=True, slots=True)

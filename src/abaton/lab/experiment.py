@@ -20,6 +20,7 @@ from abaton.control import Asynchronous, Rules
 from abaton.control.score import MEASURES, VALUE_MEASURES
 from abaton.engines import Outcome, Profile, Remake, Run, live, on_ray, status_of, virtual
 from abaton.engines.drive import Observer, Watcher
+from abaton.engines.ray import require_ray
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
 from abaton.store import Journal, Keep, RunRow, Store
@@ -161,6 +162,8 @@ def start(
         raise SettingsError(
             f"there is no engine '{engine}' in the lab", where="engine", remedy=f"use {' or '.join(ENGINES)}"
         )
+    if engine == "ray":
+        require_ray()
     experiment = build(recipe)
     created = datetime.datetime.now(datetime.UTC)
     run = f"{recipe['name']}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

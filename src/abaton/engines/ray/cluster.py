@@ -16,6 +16,18 @@ class ClusterError(AbatonError):
     """The Ray cluster cannot be reached, or is gone."""
 
 
+def require_ray() -> None:
+    """Refuse to go on without Ray, before anything is begun.
+
+    Raises:
+        SettingsError: Ray is not installed.
+    """
+    if find_spec("ray") is None:
+        raise SettingsError(
+            "Ray is not installed", where="engine ray", remedy="install it with: pip install 'abaton[ray]'"
+        )
+
+
 def connect(address: str = "") -> bool:
     """Connect to a Ray cluster, unless this process is connected already.
 
@@ -33,10 +45,7 @@ def connect(address: str = "") -> bool:
         SettingsError: Ray is not installed.
         ClusterError: nothing answers at the address.
     """
-    if find_spec("ray") is None:
-        raise SettingsError(
-            "Ray is not installed", where="engine ray", remedy="install it with: pip install 'abaton[ray]'"
-        )
+    require_ray()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it when it is imported
     import ray
 
