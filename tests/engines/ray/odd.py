@@ -40,7 +40,7 @@ class Odd(Learner):
             case "mortal" if not settings.momentum:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleeper":
-                time.sleep(60)
+                time.sleep(600)
             case "slow":
                 time.sleep(0.3)
             case "listener":
