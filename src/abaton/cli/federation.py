@@ -11,7 +11,7 @@ import typer
 from abaton.cli.compare import told_of
 from abaton.cli.live import watching
 from abaton.cli.output import emit, note, save, table
-from abaton.cli.runs import JsonOption, StoreOption, opened_store, summary, tell_outcome
+from abaton.cli.runs import AddressOption, JsonOption, StoreOption, opened_store, summary, tell_outcome
 
 if TYPE_CHECKING:
     from abaton.control import Event, State
@@ -27,7 +27,10 @@ def run(
     sites: list[Path] = typer.Option(
         ..., "--sites", metavar="SITE...", help="The sites' documents.", show_default=False
     ),
-    engine: str = typer.Option("virtual", help="virtual (a simulated clock) or local (processes here)."),
+    engine: str = typer.Option(
+        "virtual", help="virtual (a simulated clock), local (processes here) or ray (tasks on a Ray cluster)."
+    ),
+    address: str = AddressOption,
     seed: int = typer.Option(1990, min=0, help="Decides every random number."),
     baselines: bool = typer.Option(
         False,
@@ -50,7 +53,7 @@ def run(
     document = load_study(study)
     rounds = document.learning.rounds if document.learning else None
     with opened_store(store) as opened, watching(rounds) as view:
-        options = Options(engine, seed, baselines=baselines)
+        options = Options(engine, seed, baselines=baselines, address=address)
         row = run_study(document, [*sites, *(more or ())], opened, options, watch=view.hear, step=view.step)
         data = _told(opened, row)
     if json:
