@@ -87,7 +87,8 @@ def _results(results: Mapping[str, Any]) -> str:
 
 
 def _again(about: Mapping[str, Any]) -> str:
-    made = "<p>This program makes the run again; it prints the digest of the community model below.</p>"
+    same = ", the one below" if about["engine"] == "virtual" else ""
+    made = f"<p>This program makes the run again, and prints the digest of its community model{same}.</p>"
     made += f"<pre><code>{text(about['program'])}</code></pre>"
     made += pairs("Seeds and fingerprints", _AGAIN, {**about, "seed": str(about["seed"])})
     return made + versions_table(about["versions"])

@@ -11,11 +11,12 @@ from abaton.store import ModelRow, RunRow
 
 FORMAT = "abaton.lab-report/1"
 
-LIMITS = (
+SIMULATED = (
     "Everything ran in one place under a simulated clock: times say how long it would have taken on the machines of "
-    "the recipe, not how long it took here.",
-    "One run is one seed. Differences between single runs may be chance: repeat with other seeds before you conclude.",
+    "the recipe, not how long it took here."
 )
+REAL = "Times are real ones, of the machines that it ran on: made again, they and the order of updates may differ."
+ONE_SEED = "One run is one seed. Differences between single runs may be chance: repeat with other seeds before you conclude."
 """What the numbers do not promise, in plain words."""
 
 
@@ -52,7 +53,7 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
         "privacy": {
             "budget": settings.get("epsilon"),
             "spent": spent[-1] if spent else None,
-            "limits": list(LIMITS),
+            "limits": [SIMULATED if row.engine == "virtual" else REAL, ONE_SEED],
         },
         "method": flat(settings),
         "results": {
@@ -68,7 +69,7 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
             "layout": row.layout,
             "model": result["digest"],
             "recipe": {"name": recipe["name"], "settings": settings},
-            "program": _program(recipe["name"], settings),
+            "program": _program(recipe["name"], settings, row.engine),
         },
     }
 
@@ -105,13 +106,14 @@ def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     return {"title": f"Experiment '{name}'", "question": "What does the recipe below lead to?"}
 
 
-def _program(name: str, settings: Mapping[str, Any]) -> str:
-    """A program that makes the run again, to the same digest."""
+def _program(name: str, settings: Mapping[str, Any], engine: str) -> str:
+    """A program that makes the run again; under the simulated clock, to the same digest."""
+    where = "" if engine == "virtual" else f", engine={engine!r}"
     return (
         "from pathlib import Path\n"
         "from abaton.lab.experiment import start\n"
         "from abaton.store import Store\n\n"
         f"recipe = {{'name': {name!r}, 'settings': {dict(settings)!r}}}\n"
         'with Store(Path("again")) as store:\n'
-        '    print(start(store, recipe).result["digest"])\n'
+        f'    print(start(store, recipe{where}).result["digest"])\n'
     )
