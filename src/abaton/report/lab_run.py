@@ -16,7 +16,9 @@ SIMULATED = (
     "the recipe, not how long it took here."
 )
 REAL = "Times are real ones, of the machines that it ran on: made again, they and the order of updates may differ."
-ONE_SEED = "One run is one seed. Differences between single runs may be chance: repeat with other seeds before you conclude."
+ONE_SEED = (
+    "One run is one seed. Differences between single runs may be chance: repeat with other seeds first."
+)
 """What the numbers do not promise, in plain words."""
 
 
