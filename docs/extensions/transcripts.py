@@ -38,7 +38,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SCENARIO = HERE / "scenario"
 PAGES, TUTORIAL = HERE.parent / "commands", HERE.parent / "tutorial.md"
-WIDTH, LONGEST, HEAD, TAIL = 96, 44, 34, 8
+WIDTH, LONGEST, HEAD, TAIL = 96, 90, 70, 12
 PLAIN = {"COLUMNS": str(WIDTH), "LINES": "40", "TERM": "dumb", "NO_COLOR": "1"}
 
 # Commands that belong to no group, and the page on which they are.

@@ -34,7 +34,8 @@ class View:
         """Keep what is shown of an event."""
         self._last = self._clock()
         if not self.course.heard:
-            self._began, self.words = self._last, "training"
+            self._began = self._said = self._last
+            self.words = "training"
         self.course.hear(state, event)
         if self._lines:
             self._say()
