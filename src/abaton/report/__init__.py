@@ -2,6 +2,15 @@
 
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
+from abaton.report.curves import AXES, metric_figure, metric_names, pace_figure
+from abaton.report.learners import (
+    STATES,
+    cycle_figure,
+    payload_figure,
+    spread_figure,
+    timeline_figure,
+    weight_figure,
+)
 from abaton.report.partition import partition_figure
 from abaton.report.policies import (
     accuracy_over_time,
@@ -28,6 +37,8 @@ from abaton.report.run import cohort_changes, run_report
 from abaton.report.run_page import run_figures, run_page
 
 __all__ = [
+    "AXES",
+    "STATES",
     "Checks",
     "Consents",
     "Custody",
@@ -42,6 +53,7 @@ __all__ = [
     "calibration_figure",
     "cohort_changes",
     "community_cost",
+    "cycle_figure",
     "error_curves",
     "exchanges",
     "figures_page",
@@ -49,13 +61,20 @@ __all__ = [
     "heat_maps",
     "inputs_from",
     "kernel_map",
+    "metric_figure",
+    "metric_names",
+    "pace_figure",
     "partition_figure",
+    "payload_figure",
     "privacy_page",
     "privacy_report",
     "roc_figure",
     "run_figures",
     "run_page",
     "run_report",
+    "spread_figure",
     "staleness_boxes",
+    "timeline_figure",
     "validation_cycles",
+    "weight_figure",
 ]

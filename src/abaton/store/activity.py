@@ -82,6 +82,7 @@ def busiest(store: Store, run: str, most: int = MOST_LEARNERS) -> tuple[list[Lea
             )
         ).all()
         asked = dict(_asked(connection, run))
+        status = connection.scalar(sql.select(schema.runs.c.status).where(schema.runs.c.run == run))
         end = connection.scalar(sql.select(sql.func.max(events.c.at)).where(events.c.run == run)) or 0.0
     weights = {row.learner: row.weight for row in latest}
     lines = []
@@ -89,7 +90,7 @@ def busiest(store: Store, run: str, most: int = MOST_LEARNERS) -> tuple[list[Lea
         body, one, failed = there[name].body, found.get(name), gone.get(("Failed", name))
         left = gone.get(("Left", name))
         spent = (one.training + one.uploading) if one else 0.0
-        state = _state(one, asked.get(name), left, failed)
+        state = _state(one, asked.get(name), left, failed) if status == "running" else "ended"
         doing = end - asked[name][1] if state == "training" else 0.0
         stays = (left.at if left else end) - there[name].at
         lines.append(

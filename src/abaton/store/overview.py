@@ -89,7 +89,7 @@ def run_lines(store: Store, most: int = 200, after: int = 0) -> tuple[list[RunLi
         sql.select(
             runs.c.run, runs.c.created, runs.c.engine, runs.c.status,
             runs.c.recipe["name"].as_string().label("kind"), text.label("title"),
-            newest.c.version, models.c.metrics,
+            newest.c.version, models.c.metrics, runs.c.result["progress"].label("progress"),
             number(milestones.c.updates, runs.c.result["updates"].as_integer()).label("updates"),
             number(milestones.c.bytes, runs.c.result["bytes_up"].as_integer()).label("bytes"),
         )
@@ -107,7 +107,8 @@ def run_lines(store: Store, most: int = 200, after: int = 0) -> tuple[list[RunLi
     lines = [
         RunLine(
             row.run, row.created, row.engine, row.kind or "", row.title, _status(store, row.run, row.status),
-            row.version or 0, row.updates or 0, row.bytes or 0, row.metrics or {},
+            row.version or 0, row.updates or 0, row.bytes or 0,
+            {**(row.metrics or {}), **_judged(row.progress)},
         )
         for row in found
     ]  # fmt: skip
@@ -128,13 +129,21 @@ def head(store: Store, run: str) -> Head:
                 schema.runs.c.created, schema.runs.c.status,
                 schema.runs.c.result["updates"].as_integer().label("updates"),
                 schema.runs.c.result["bytes_up"].as_integer().label("bytes"),
+                schema.runs.c.result["progress"].label("progress"),
             ).where(schema.runs.c.run == run)
         ).first()  # fmt: skip
         event = connection.execute(last.order_by(events.c.sequence.desc()).limit(1)).first()
         model = connection.execute(version.order_by(models.c.version.desc()).limit(1)).first()
         mark = connection.execute(told.order_by(milestones.c.version.desc()).limit(1)).first()
+        loss = connection.scalar(
+            sql.select(schema.commits.c.validation)
+            .where(schema.commits.c.run == run)
+            .order_by(schema.commits.c.sequence.desc())
+            .limit(1)
+        )
     if row is None:
         raise SettingsError(f"there is no run '{run}'", remedy="list the runs with 'abaton runs'")
+    heard = {} if loss is None else {"validation loss": loss}
     return Head(
         status=_status(store, run, row.status),
         events=event.sequence + 1 if event else 0,
@@ -143,7 +152,7 @@ def head(store: Store, run: str) -> Head:
         version=model.version if model else 0,
         updates=(mark.updates if mark else row.updates) or 0,
         bytes=(mark.bytes if mark else row.bytes) or 0,
-        metrics=model.metrics if model else {},
+        metrics={**({} if model is None else model.metrics or heard), **_judged(row.progress)},
     )
 
 
@@ -171,11 +180,10 @@ def points(store: Store, run: str, most: int = MOST_POINTS) -> list[Point]:
             sql.select(schema.runs.c.result["progress"]).where(schema.runs.c.run == run)
         )
     began = _began(created or "")
-    judged = {each["version"]: each for each in progress or ()}
+    judged = {each["version"]: _judged([each]) for each in progress or ()}
     made = []
     for r in found:
-        told = {k: v for k, v in judged.get(r.version, {}).items() if k not in ("version", "at")}
-        metrics = {**r.metrics, **told, **losses.get(-(-r.version // stride), {})}
+        metrics = {**r.metrics, **judged.get(r.version, {}), **losses.get(-(-r.version // stride), {})}
         wall = None if r.wall is None else max(0.0, r.wall - began)
         made.append(Point(r.version, r.at, wall, r.updates, r.bytes, metrics))
     return made
@@ -227,6 +235,11 @@ def codec_of(recipe: Mapping[str, Any]) -> str:
         if isinstance(part, Mapping) and part.get("codec"):
             return str(part["codec"])
     return "raw"
+
+
+def _judged(progress: Sequence[Mapping[str, Any]] | None) -> dict[str, float]:
+    """What was found when a study's run was judged at its end, of the newest version."""
+    return {k: v for k, v in progress[-1].items() if k not in ("version", "at")} if progress else {}
 
 
 def _status(store: Store, run: str, status: str) -> str:
