@@ -4,9 +4,10 @@ Needs the extra ``abaton[serve]``.
 """
 
 from abaton.dashboard.access import AccessFile, Person, Right, Role, add_token, load_access
-from abaton.dashboard.app import Dashboard, make_dashboard
+from abaton.dashboard.app import make_dashboard
 from abaton.dashboard.serving import beside, check_access, serve_dashboard
 from abaton.dashboard.sessions import Sessions
+from abaton.dashboard.state import Dashboard
 
 __all__ = [
     "AccessFile",

@@ -156,8 +156,7 @@ def add_token(path: Path, name: str, role: Role, until: datetime | None = None) 
         lines.append(f"until = {_aware(until).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
     separator = "" if not before else "\n" if before.endswith("\n") else "\n\n"
     try:
-        with replacing(path) as begun:
-            begun.touch(mode=0o600)
+        with replacing(path, mode=0o600) as begun:
             begun.write_text(before + separator + "\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise SettingsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import time
 from collections import OrderedDict
@@ -14,15 +15,23 @@ from starlette.concurrency import run_in_threadpool
 _FAIR = 20  # making an answer takes at most this part of the time: a twentieth of one core
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as it is sent: whole or packed, with a tag that names it."""
+
+    body: bytes
+    packed: bytes
+    tag: str
+
+
 @dataclass(slots=True)
 class _Kept:
-    """An answer: for which state it was made, when, how long that took."""
+    """What is kept of an answer: for which state it was made, when, how long that took."""
 
     stamp: Hashable = None
     made: float = float("-inf")
     cost: float = 0.0
-    body: bytes = b""
-    tag: str = ""
+    answer: Answer = field(default_factory=lambda: Answer(b"", b"", ""))
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -42,10 +51,8 @@ class Cache:
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._turn = asyncio.Semaphore(1)
 
-    async def get(
-        self, name: Hashable, stamp: Callable[[], Hashable], make: Callable[[], bytes]
-    ) -> tuple[bytes, str]:
-        """An answer and its tag; made anew if what it was made of has changed, unless it was made just now.
+    async def get(self, name: Hashable, stamp: Callable[[], Hashable], make: Callable[[], bytes]) -> Answer:
+        """An answer; made anew if what it was made of has changed, unless it was made just now.
 
         Args:
             name: What is asked.
@@ -58,13 +65,16 @@ class Cache:
             self._kept.popitem(last=False)
         async with kept.lock:
             if self._tick() - kept.made < max(self._least, _FAIR * kept.cost):
-                return kept.body, kept.tag
+                return kept.answer
             async with self._turn:
                 now = await run_in_threadpool(stamp)
                 if now != kept.stamp:
                     begun = self._tick()
-                    kept.body = await run_in_threadpool(make)
-                    kept.tag = f'"{hashlib.sha256(kept.body).hexdigest()[:20]}"'
+                    kept.answer = await run_in_threadpool(lambda: _packed(make()))
                     kept.stamp, kept.cost = now, self._tick() - begun
                 kept.made = self._tick()
-            return kept.body, kept.tag
+            return kept.answer
+
+
+def _packed(body: bytes) -> Answer:
+    return Answer(body, gzip.compress(body, 5, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"')

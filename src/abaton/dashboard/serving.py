@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from abaton.dashboard.access import AccessFile
-from abaton.dashboard.app import Dashboard, make_dashboard
+from abaton.dashboard.app import make_dashboard
 from abaton.dashboard.gate import App, Receive, Scope, Send
+from abaton.dashboard.state import Dashboard
 from abaton.errors import Refused
 from abaton.governance.service import Limits, Listen, serve_app
 

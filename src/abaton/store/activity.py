@@ -12,7 +12,7 @@ from abaton.store import schema
 from abaton.store.store import Store
 
 MOST_LEARNERS = 200
-MOST_SPANS = 1200
+MOST_SPANS = 600
 
 
 @dataclass(frozen=True, slots=True)
