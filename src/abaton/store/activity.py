@@ -67,14 +67,19 @@ def busiest(store: Store, run: str, most: int = MOST_LEARNERS) -> tuple[list[Lea
     rare = (
         sql.select(events.c.kind, who.label("learner"), sql.func.count().label("number"),
                    sql.func.max(events.c.sequence).label("sequence"), sql.func.max(events.c.at).label("at"))
-        .where(events.c.run == run, events.c.kind.in_(("Failed", "Left")))
+        .where(events.c.run == run, events.c.kind.in_(("Failed", "Joined", "Left")))
         .group_by(events.c.kind, who)
     )  # fmt: skip
-    joined = sql.select(events.c.at, events.c.body).where(events.c.run == run, events.c.kind == "Joined")
     with store.reading() as connection:
-        there = {row.body["learner"]: row for row in connection.execute(joined)}
         found = {row.learner: row for row in connection.execute(summed)}
         gone = {(row.kind, row.learner): row for row in connection.execute(rare)}
+        joined = [row.sequence for (kind, _), row in gone.items() if kind == "Joined"]
+        there = {}
+        for begin in range(0, len(joined), 500):
+            part = sql.select(events.c.at, events.c.body).where(
+                events.c.run == run, events.c.sequence.in_(joined[begin : begin + 500])
+            )
+            there |= {row.body["learner"]: row for row in connection.execute(part)}
         names = sorted(there, key=lambda name: -(found[name].commits if name in found else 0))[:most]
         latest = connection.execute(
             sql.select(commits.c.learner, commits.c.weight).where(

@@ -1,7 +1,8 @@
 """The tables of the store: runs, the journal of events, where payloads lie, the published models.
 
 The last three are for those who look on: what the controller decided, as columns that a database can add up. They
-follow from the journal, so a run resumes without them, and a store without them is still of the same form.
+follow from the journal, so a run resumes without them, and a store without them is still of the same form. On
+SQLite their rows lie in the order of their keys, so that those of one run are read in one go.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ tasks = Table(  # training that a learner was asked for, by the event that led t
     Column("task", Text, nullable=False),
     Column("version", Integer, nullable=False),
     Column("at", Float, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 commits = Table(  # updates that entered the mix, by the event that led to it
@@ -86,6 +88,7 @@ commits = Table(  # updates that entered the mix, by the event that led to it
     Column("staleness", BigInteger, nullable=False),
     Column("loss", Float, nullable=True),
     Column("validation", Float, nullable=True),
+    sqlite_with_rowid=False,
 )
 
 milestones = Table(  # what had happened when a version was published
@@ -97,4 +100,5 @@ milestones = Table(  # what had happened when a version was published
     Column("wall", Float, nullable=False),
     Column("updates", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
