@@ -15,9 +15,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import httpx
 
@@ -92,15 +93,14 @@ def fill(store: Store, name: str, events: int) -> None:
     store.finish_run(name, "finished", {"version": events // 2})
 
 
-@dataclass(frozen=True)
-class Lived:
+class Lived(NamedTuple):
     """One run: its seconds by the clock and of its own work, the dashboard's work and memory, what viewers heard."""
 
     seconds: float
     work: float
     served: float = 0.0
     memory: float = 0.0
-    heard: dict[str, int] = field(default_factory=dict)
+    heard: Mapping[str, int] = MappingProxyType({})
 
 
 def viewers(folder: Path) -> list[Measure]:
@@ -120,7 +120,7 @@ def viewers(folder: Path) -> list[Measure]:
                 best.seconds / one.seconds, 1.05, "x"),
         at_most("the same: seconds of the run's own work", ratio, 1.05, "x"),
         Measure("seconds of the run alone", one.seconds, "s"),
-        at_most("the dashboard's own work while it is watched: share of one core", best.served / best.seconds, 0.5, "x"),
+        at_most("the dashboard's own work while it is watched, of one core", best.served / best.seconds, 0.5, "x"),
         at_least("viewers that heard of it", best.heard["listening"], VIEWERS, "viewers"),
         at_least("live updates that arrived at each viewer", best.heard["updates"] / VIEWERS, 2, "updates"),
         Measure("figures that each viewer asked for", best.heard["figures"] / VIEWERS, "answers"),

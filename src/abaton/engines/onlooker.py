@@ -77,11 +77,12 @@ def _contribution(before: State, event: Event, commit: Commit) -> Contribution:
     assert isinstance(event, Arrived)
     given = before.open[event.task]
     staleness = before.committed - given.committed + event.steps
-    return Contribution(event, given.version, before.version - given.version, staleness, score=event.score)
+    return Contribution(event, given.version, before.version - given.version, staleness)
 
 
 def _heard(made: Contribution, event: Event, task: str) -> Counts:
-    """What evaluators counted of a model, with what the newest event adds."""
+    """What evaluators counted of a model, with what the newest event adds; what its own learner counted, if nobody did."""
+    heard = made.score
     if isinstance(event, Scored) and event.task == evaluation(task, event.learner):
-        return score.add(made.score, event.score)
-    return made.score
+        heard = score.add(heard, event.score)
+    return heard or made.update.score
