@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 
@@ -60,4 +61,5 @@ async def main(host: str, port: int, run: str, number: int) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(19)  # viewers have machines of their own; here they must not take the run's
     asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))

@@ -1,7 +1,7 @@
 """The dashboard: how long pages take with 100 runs and 100,000 events, and what 200 viewers cost a run that goes on.
 
-The dashboard is a process of its own, the viewers are a second one, the run is this one; all on loopback. On a machine
-with two cores, viewers and dashboard share one of them with everything else: a busy machine shows in the ratio.
+The dashboard is a process of its own, the viewers are a second one, the run is this one, with one thread; all on loopback.
+The dashboard gives way to a run, as it always does; the viewers, who have machines of their own, do so too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import httpx
+
+for _name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 from abaton.bench import Measure, at_least, at_most
 from abaton.lab.clinics import recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,7 @@ def dashboard(
     known = read_access(access)
     check_access(listen, known)
     listen.check()
+    os.nice(10)  # a run on the same machine goes first
     with opened_store(store) as opened:
         if governance is None:
             serve_dashboard(Dashboard(opened, None, known), listen, typer.echo)

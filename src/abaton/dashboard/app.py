@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from abaton.dashboard.files import style_marks
 from abaton.dashboard.gate import App, Gate
 from abaton.dashboard.routes import routes
 from abaton.dashboard.signing_in import doors
@@ -15,6 +16,7 @@ from abaton.errors import AbatonError, SettingsError
 
 def make_dashboard(dashboard: Dashboard) -> App:
     """The dashboard as an ASGI application."""
+    style_marks()  # reads and packs the drawing script now, so that the first page need not
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     api.state.dashboard = dashboard
     api.include_router(routes, prefix=dashboard.base)

@@ -81,7 +81,7 @@ def _contribution(before: State, event: Event, commit: Commit) -> Contribution:
 
 
 def _heard(made: Contribution, event: Event, task: str) -> Counts:
-    """What evaluators counted of a model, with what the newest event adds; what its own learner counted, if nobody did."""
+    """What evaluators counted of a model, with what the newest event adds; if nobody did, what its own learner did."""
     heard = made.score
     if isinstance(event, Scored) and event.task == evaluation(task, event.learner):
         heard = score.add(heard, event.score)

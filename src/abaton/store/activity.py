@@ -74,7 +74,7 @@ def busiest(store: Store, run: str, most: int = MOST_LEARNERS) -> tuple[list[Lea
         found = {row.learner: row for row in connection.execute(summed)}
         gone = {(row.kind, row.learner): row for row in connection.execute(rare)}
         joined = [row.sequence for (kind, _), row in gone.items() if kind == "Joined"]
-        there = {}
+        there: dict[str, Any] = {}
         for begin in range(0, len(joined), 500):
             part = sql.select(events.c.at, events.c.body).where(
                 events.c.run == run, events.c.sequence.in_(joined[begin : begin + 500])
