@@ -1,7 +1,7 @@
 """The dashboard: how long pages take with 100 runs and 100,000 events, and what 200 viewers cost a run that goes on.
 
-The dashboard is a process of its own, the viewers are a second one, the run is this one, with one thread; all on loopback.
-The dashboard gives way to a run, as it always does; the viewers, who have machines of their own, do so too.
+The dashboard is a process of its own, the viewers are a second one, the run is this one, with one thread; all on
+loopback. The dashboard gives way to a run, as it always does; the viewers, who have machines of their own, do so too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import httpx
-
-for _name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+import numba
 
 from abaton.bench import Measure, at_least, at_most
 from abaton.lab.clinics import recipe
@@ -59,12 +57,13 @@ def pages(folder: Path) -> list[Measure]:
         ],
     }
     made = []
-    with served(folder) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
+    with served(folder) as (address, server), httpx.Client(base_url=address, timeout=60) as client:
         client.get("/static/dashboard.css")
         for name, paths in asked.items():
-            begun = time.perf_counter()
+            begun, work = time.perf_counter(), worked(server)
             size = sum(len(client.get(path).raise_for_status().content) for path in paths)
             made.append(at_most(f"{name}: seconds", time.perf_counter() - begun, 1.0, "s"))
+            made.append(at_most(f"{name}: the dashboard's own work", worked(server) - work, 1.0, "s"))
             made.append(at_most(f"{name}: size", size / 1000, 400, "kB"))
     return made
 
@@ -108,6 +107,7 @@ class Lived(NamedTuple):
 
 def viewers(folder: Path) -> list[Measure]:
     """How much slower a run is while it is watched, and how much memory the dashboard takes for its viewers."""
+    numba.set_num_threads(1)
     alone, watched, memory = [], [], []
     with Store(folder) as store, served(folder) as (address, server):
         lived(store)  # compiles

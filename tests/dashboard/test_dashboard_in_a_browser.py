@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
-from told import HOSTILE, served, tell
+from told import HOSTILE, STUDY, served, tell, train
 
 from abaton.dashboard import Dashboard, Role, add_token, load_access
 from abaton.governance import Action, Registry, metadata, take_snapshot
@@ -27,7 +27,8 @@ from abaton.governance.withdrawal import Cascade, Step
 from abaton.store import Database, Store
 
 pytestmark = pytest.mark.browser
-HEART, OTHER = "heart-2026", "heart-2026-stc"
+HEART, OTHER = "heart-2026", "heart-2026-again"
+TRAINED, SMALLER = "heart-2026-raw", "heart-2026-stc"
 WIDE, PHONE = (1280, 900), (390, 844)
 RUNNER = """
 import sys, time
@@ -80,6 +81,8 @@ def house(tmp_path_factory):
             study={"title": "The same, smaller"},
         )
         tell(store, HOSTILE.replace("/", ""), rounds=3, learners=(HOSTILE, "kos"), status="failed")
+        train(store, TRAINED, "raw")
+        train(store, SMALLER, "error_feedback | stc(sparsity=0.1)")
         _govern(ledger)
         access = folder / "access.toml"
         tokens = {role: add_token(access, role.value, role) for role in Role}
@@ -94,7 +97,7 @@ def house(tmp_path_factory):
 def _govern(ledger):
     now = datetime.now(UTC)
     registry = Registry(ledger)
-    content = {"study": {"title": "Heart failure within a year"}}
+    content = {"study": {"title": STUDY}}
     registry.publish(
         "heart-2026", "ab" * 32, now - timedelta(days=90), content=content, ends=now + timedelta(days=300)
     )
@@ -389,17 +392,26 @@ def test_a_person_signs_in_acts_and_signs_out(browser, house):
 def test_pictures_for_the_documentation(browser, house):
     """Every page as a picture; kept only where ABATON_PICTURES says."""
     folder = os.environ.get("ABATON_PICTURES")
+    run, both = f"{house[0]}/runs/{TRAINED}", f"{house[0]}/compare?run={TRAINED}&run={SMALLER}"
+    shown = {**pages(house), "run": run, "log": f"{run}/log", "compare": both}
     shots = {
-        **{name: (pages(house)[name], WIDE, False) for name in NAMES},
-        "run-dark": (pages(house)["run"], WIDE, True),
-        "run-phone": (pages(house)["run"], PHONE, False),
+        **{name: (shown[name], WIDE, False) for name in NAMES},
+        "run-dark": (run, WIDE, True),
+        "run-phone": (run, PHONE, False),
     }
     for name, (address, size, dark) in shots.items():
-        opened(browser, address, size=size, dark=dark, drawn="/runs/" in address and "log" not in address)
+        opened(
+            browser,
+            address,
+            size=size,
+            dark=dark,
+            drawn=name.startswith(("run-", "compare")) or name == "run",
+        )
         until(browser, "return document.fonts.status === 'loaded'")
         tall = browser.execute_script("return document.documentElement.scrollHeight")
-        height = min(tall, 1500 if size == WIDE else 1100)
-        clip = {"x": 0, "y": 0, "width": size[0], "height": height, "scale": 0.75}
+        height = min(tall, 3300 if name.startswith("run") else 1400) if size == WIDE else 1700
+        scale = 0.5 if height > 2000 else 0.75
+        clip = {"x": 0, "y": 0, "width": size[0], "height": height, "scale": scale}
         asked = {"captureBeyondViewport": True, "format": "webp", "quality": 72, "clip": clip}
         picture = base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", asked)["data"])
         assert 2_000 < len(picture) < 150_000

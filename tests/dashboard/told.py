@@ -7,6 +7,8 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -15,6 +17,7 @@ from abaton.dashboard import Dashboard, make_dashboard
 from abaton.store import Journal, ModelRow, RunRow, Store
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+STUDY = "Heart failure within a year of a check-up"
 LEARNERS = ("athens", "kos", "pergamon")
 
 
@@ -58,6 +61,48 @@ def tell(store: Store, run: str, rounds: int = 6, *, learners=LEARNERS, status: 
         result = {"version": version, "updates": version, "bytes_up": size}
         store.finish_run(run, status, result)
     return version
+
+
+def train(store: Store, run: str, codec: str) -> None:
+    """Let five learners of different speed really train, weighted by validation, and keep the run under a name."""
+    import numpy as np
+
+    from abaton.codecs import parse
+    from abaton.control import POLICIES, Rules, TrainSettings
+    from abaton.engines import Profile, status_of
+    from abaton.lab.clinics import quality
+    from abaton.lab.experiment import Experiment, simulate
+    from abaton.learning import Examples, mlp
+
+    draw = np.random.default_rng(7)
+    truth = draw.normal(size=12)
+
+    def people(number: int) -> Examples:
+        x = draw.normal(size=(number, 12)).astype(np.float32)
+        return Examples(x, (x @ truth + draw.normal(size=number) * 2 > 0).astype(np.int64))
+
+    names = {"athens": 90, "epidaurus": 60, "kos": 25, "pergamon": 120, "trikala": 40}
+    sites = {name: people(number) for name, number in names.items()}
+    validation = {name: people(30) for name in names}
+    test, model = people(400), mlp(features=12, classes=2, hidden=(16,))
+    speeds = {"athens": 20.0, "epidaurus": 26.0, "kos": 6.0, "pergamon": 14.0, "trikala": 5.0}
+    profiles = {
+        name: Profile(speed, bandwidth=3e3, latency=0.1, dropout=0.06 if name == "kos" else 0.0,
+                      group="slow" if speed < 10 else "fast", leaves=26.0 if name == "trikala" else float("inf"))
+        for name, speed in speeds.items()
+    }  # fmt: skip
+    rules = Rules(5, 90, training=TrainSettings(epochs=2, batch_size=16), seed=7, **POLICIES["AsyncDVW(na)"])
+
+    method = {"codec": codec, "policy": "AsyncDVW", "rounds": 90}
+    recipe = {"name": "study", "settings": {"seed": 7}, "method": method, "study": {"title": STUDY}}
+    created = datetime.now(UTC).isoformat()
+    row = RunRow(run, created, "virtual", recipe, model.layout.digest, "running", None)
+    store.add_run(row)
+    experiment = Experiment(
+        model, sites, rules, parse(codec), profiles, lambda v: quality(model, v, test), validation
+    )
+    outcome = simulate(experiment, Journal(store, run))
+    store.finish_run(run, status_of(outcome, rules), asdict(outcome))
 
 
 class Ticks:

@@ -59,7 +59,7 @@ def dashboard(
     known = read_access(access)
     check_access(listen, known)
     listen.check()
-    os.nice(10)  # a run on the same machine goes first
+    os.nice(5)  # a run on the same machine goes first
     with opened_store(store) as opened:
         if governance is None:
             serve_dashboard(Dashboard(opened, None, known), listen, typer.echo)

@@ -31,7 +31,7 @@ def login_page(frame: Frame, problem: str = "") -> str:
         '<p class="soft">Tokens are made with <code>abaton dashboard token</code> by whoever runs this '
         "dashboard.</p></section>"
     )
-    return frame.page("Sign in", body, script=False)
+    return frame.page("Sign in", body, here="login", script=False)
 
 
 @doors.get("/login")

@@ -28,13 +28,13 @@ _BETTER_BELOW = ("loss", "error", "rmse", "mae", "epsilon", "brier")
 
 
 def metric_names(points: Sequence[Point]) -> list[str]:
-    """What was measured of a run's versions: what is better above first, losses last.
+    """What was measured of a run's versions: the area under the curve first, losses last.
 
     >>> metric_names([Point(0, 0.0, None, None, None, {"loss": 1.0, "auroc": 0.5})])
     ['auroc', 'loss']
     """
     names = dict.fromkeys(name for point in points for name in point.metrics)
-    return sorted(names, key=lambda name: any(word in name for word in _BETTER_BELOW))
+    return sorted(names, key=lambda name: (any(word in name for word in _BETTER_BELOW), name != "auroc"))
 
 
 def metric_figure(
