@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from abaton.control import SPENT, Arrived, Rules, Shelf, community_model, from_r
 from abaton.control.draw import round_key
 from abaton.engines.drive import Driver, Observer, Outcome, Watcher
 from abaton.engines.local import LocalEngine
+from abaton.engines.ray import RayEngine, Remake
 from abaton.engines.replay import Replayed
 from abaton.engines.virtual import Profile, VirtualEngine
 from abaton.learning import Learner, Model
@@ -51,17 +52,29 @@ def local(
     learners: Mapping[str, Learner], run: Run, states: Path, groups: Mapping[str, str] | None = None
 ) -> LocalEngine:
     """The learners as processes of this machine; what they must remember is kept in a folder."""
-
-    def check(learner: str, version: int, payload: bytes) -> None:
-        run.codec.decode(payload, run.model.layout, Key(round_key(run.rules.seed, version), learner))
-
     keep = run.journal.payloads.put
-    return LocalEngine(learners, keep=keep, check=check, states=states, groups=groups)
+    return LocalEngine(learners, keep=keep, check=_check(run), states=states, groups=groups)
+
+
+def on_ray(
+    learners: Mapping[str, Learner],
+    run: Run,
+    remake: Remake,
+    states: Path,
+    groups: Mapping[str, str] | None = None,
+    *,
+    address: str = "",
+) -> RayEngine:
+    """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here."""
+    keep = run.journal.payloads.put
+    return RayEngine(
+        learners, remake, keep=keep, check=_check(run), address=address, states=states, groups=groups
+    )
 
 
 def live(
     run: Run,
-    engine: VirtualEngine | LocalEngine,
+    engine: VirtualEngine | LocalEngine | RayEngine,
     watch: Watcher | None = None,
     *,
     memory: int = _MEMORY,
@@ -81,6 +94,15 @@ def status_of(outcome: Outcome, rules: Rules) -> str:
     """How a run ended, in one word."""
     done = outcome.version >= rules.rounds or outcome.reason == "the time is up"
     return "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
+
+
+def _check(run: Run) -> Callable[[str, int, bytes], None]:
+    """Decodes what a learner has sent, so that rubbish is noticed before anybody hears of it."""
+
+    def check(learner: str, version: int, payload: bytes) -> None:
+        run.codec.decode(payload, run.model.layout, Key(round_key(run.rules.seed, version), learner))
+
+    return check
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:
