@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from told import Client, Ticks
+from tests.dashboard.told import Client, Ticks
 
 from abaton.dashboard import AccessFile, Dashboard, Role, Sessions, add_token, load_access, make_dashboard
 from abaton.store import Store

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from told import sign_in, tell
+from tests.dashboard.told import Client, sign_in, tell
 
-from abaton.dashboard import AccessFile, Right, Role, add_token, load_access
+from abaton.dashboard import AccessFile, Dashboard, Right, Role, add_token, load_access, make_dashboard
 from abaton.errors import SettingsError
+from abaton.governance import Audit, Entry, metadata, schema
+from abaton.store import Database
 
 PAGES = ("/", "/runs/r", "/runs/r/figures", "/runs/r/live", "/runs/r/log", "/compare", "/compare/figures?run=r",
          "/governance")  # fmt: skip
@@ -153,6 +156,46 @@ def test_an_address_is_never_a_path(looking, store, path):
     assert answer.status_code == 404
     assert "root:" not in answer.text
     assert "import" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../../../etc/passwd", "/static/..\\app.py", "/runs/../../abaton.db", "/static//app.py"]
+)
+def test_an_address_that_no_client_has_tidied_up_is_never_a_path(store, path):
+    """Straight to the application: a web client would have removed the dots."""
+    app, heard = make_dashboard(Dashboard(store)), []
+    scope = {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "scheme": "http",
+        "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "root_path": "",
+    }  # fmt: skip
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        heard.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    assert heard[0]["status"] == 404
+    assert b"root:" not in heard[1]["body"]
+
+
+def test_a_data_controller_sees_where_the_chain_was_changed(store, tokens, tmp_path):
+    with Database(tmp_path / "governance.db", metadata) as ledger:
+        for number in range(3):
+            Audit(ledger).append(Entry("study-closed", study=f"s{number}"), NOW)
+        client = Client(make_dashboard(Dashboard(store, ledger, tokens[0])), "http://runs.example")
+        by = {"authorization": f"Bearer {tokens[1]['controller']}"}
+        client.post("/governance/verify", headers=by, data={})
+        assert "Sound: all 3 entries" in client.get("/governance", headers=by).text
+        changed = schema.audit.update().where(schema.audit.c.sequence == 1).values(hash="0" * 64)
+        ledger.write(lambda connection: connection.execute(changed))
+        client.post("/governance/verify", headers=by, data={})
+        shown = client.get("/governance", headers={"authorization": f"Bearer {tokens[1]['viewer']}"}).text
+        assert "Broken in" in shown
+        assert "entry 1: the entry was changed" in shown
+        assert "Check the whole chain" not in shown
+        client.close()
 
 
 def test_a_token_may_run_out(tmp_path):

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
-from told import HOSTILE, STUDY, served, tell, train
+from tests.dashboard.told import HOSTILE, STUDY, served, tell, train
 
 from abaton.dashboard import Dashboard, Role, add_token, load_access
 from abaton.governance import Action, Registry, metadata, take_snapshot

@@ -7,7 +7,7 @@ import json
 import threading
 
 import pytest
-from told import served, tell
+from tests.dashboard.told import served, tell
 
 from abaton.dashboard import Dashboard
 from abaton.dashboard.cache import Cache

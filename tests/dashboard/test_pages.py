@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from told import HOSTILE, LEARNERS, tell
+from tests.dashboard.told import HOSTILE, LEARNERS, tell
 
 from abaton.store import RunRow, head, points
 

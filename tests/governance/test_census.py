@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+from tests.governance.conftest import DAY, DOCUMENT, NEWER, NOW, STUDY, person
 
 from abaton.governance import Action, Audit, Registry, census, chain, take_snapshot
 from abaton.governance.census import told
 from abaton.governance.withdrawal import Cascade, Step
-from conftest import DAY, DOCUMENT, NEWER, NOW, STUDY, person
 
 
 def test_a_number_is_told_as_a_range_that_holds_it():
