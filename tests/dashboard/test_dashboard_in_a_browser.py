@@ -273,7 +273,7 @@ def test_live_updates_arrive_while_a_run_goes_on(browser, house):
         version = (
             "return Number(document.querySelector('[data-head=version]').textContent.replaceAll(',', ''))"
         )
-        points = "return document.querySelector('[data-figure=metric] .plot').data[0].x.length"
+        points = "return document.querySelector('[data-figure=metric] .plot').data?.[0].x.length ?? 0"
         assert browser.execute_script("return document.querySelector('#status').textContent") == "running"
         seen, drawn = browser.execute_script(version), browser.execute_script(points)
         later = until(browser, f"const n = (() => {{ {version} }})(); return n > {seen} ? n : 0")
