@@ -81,8 +81,6 @@ def house(tmp_path_factory):
             study={"title": "The same, smaller"},
         )
         tell(store, HOSTILE.replace("/", ""), rounds=3, learners=(HOSTILE, "kos"), status="failed")
-        train(store, TRAINED, "raw")
-        train(store, SMALLER, "error_feedback | stc(sparsity=0.1)")
         _govern(ledger)
         access = folder / "access.toml"
         tokens = {role: add_token(access, role.value, role) for role in Role}
@@ -91,7 +89,7 @@ def house(tmp_path_factory):
             Dashboard(store, ledger, load_access(access)),
         )
         with served(open_house) as address, served(closed_house) as closed:
-            yield address, closed, tokens, store
+            yield address, closed, tokens, store, ledger
 
 
 def _govern(ledger):
@@ -367,7 +365,7 @@ def test_names_are_shown_and_never_run(browser, house):
 
 
 def test_a_person_signs_in_acts_and_signs_out(browser, house):
-    _, closed, tokens, _ = house
+    _, closed, tokens, *_ = house
     opened(browser, f"{closed}/governance")
     assert browser.current_url.endswith("/login")
     browser.find_element("id", "token").send_keys("wrong\n")
@@ -389,11 +387,24 @@ def test_a_person_signs_in_acts_and_signs_out(browser, house):
     assert browser.current_url.endswith("/login")
 
 
-def test_pictures_for_the_documentation(browser, house):
+@pytest.fixture
+def gallery(house, tmp_path):
+    """The address of a dashboard over runs that were really trained, one of them cut off."""
+    with Store(tmp_path / "gallery") as store:
+        tell(store, "heart-2026-pilot", rounds=9, status="running", study={"title": f"{STUDY}, pilot"})
+        train(store, TRAINED, "raw")
+        train(store, SMALLER, "error_feedback | stc(sparsity=0.1)")
+        with served(Dashboard(store, house[4])) as address:
+            yield address
+
+
+def test_pictures_for_the_documentation(browser, house, gallery):
     """Every page as a picture; kept only where ABATON_PICTURES says."""
     folder = os.environ.get("ABATON_PICTURES")
-    run, both = f"{house[0]}/runs/{TRAINED}", f"{house[0]}/compare?run={TRAINED}&run={SMALLER}"
-    shown = {**pages(house), "run": run, "log": f"{run}/log", "compare": both}
+    run = f"{gallery}/runs/{TRAINED}"
+    both = f"{gallery}/compare?run={TRAINED}&run={SMALLER}"
+    shown = {"runs": f"{gallery}/", "run": run, "log": f"{run}/log", "compare": both}
+    shown |= {"governance": f"{gallery}/governance", "sign-in": f"{house[1]}/login"}
     shots = {
         **{name: (shown[name], WIDE, False) for name in NAMES},
         "run-dark": (run, WIDE, True),
