@@ -89,7 +89,9 @@ async def live(run: str, at: At, by: By) -> Response:
     await run_in_threadpool(_row, at, run)
     if at.live.is_full:
         raise HTTPException(503, "too many people watch")
-    return StreamingResponse(at.live.messages(run, by.stays), media_type="text/event-stream")
+    # A proxy that collected answers before it passes them on would make nothing of this live.
+    at_once = {"x-accel-buffering": "no"}
+    return StreamingResponse(at.live.messages(run, by.stays), headers=at_once, media_type="text/event-stream")
 
 
 @routes.get("/runs/{run}/log")
