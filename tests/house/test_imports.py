@@ -16,6 +16,7 @@ MAY_USE = {
     "errors": set(),
     "files": set(),
     "canonical": {"errors"},
+    "software": set(),
     "vectors": {"errors"},
     "codecs": {"errors", "vectors"},
     "control": {"errors", "vectors", "codecs"},
@@ -26,7 +27,7 @@ MAY_USE = {
     "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
     "federation": {
         "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
-        "store", "engines",
+        "store", "engines", "software",
     },
     "report": {"errors", "vectors", "store"},
     "dashboard": {"errors", "files", "report", "store", "governance"},

@@ -2,7 +2,12 @@
 
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
+from abaton.report.comparison import comparison, differences
+from abaton.report.comparison_page import comparison_figures, comparison_page
+from abaton.report.course import course, course_figures
 from abaton.report.curves import AXES, metric_figure, metric_names, pace_figure
+from abaton.report.lab_page import lab_figures, lab_page
+from abaton.report.lab_run import lab_report
 from abaton.report.learners import (
     STATES,
     cycle_figure,
@@ -35,6 +40,7 @@ from abaton.report.privacy import (
 from abaton.report.privacy_page import privacy_page
 from abaton.report.run import cohort_changes, run_report
 from abaton.report.run_page import run_figures, run_page
+from abaton.report.told import page_of, report_of
 
 __all__ = [
     "AXES",
@@ -53,7 +59,13 @@ __all__ = [
     "calibration_figure",
     "cohort_changes",
     "community_cost",
+    "comparison",
+    "comparison_figures",
+    "comparison_page",
+    "course",
+    "course_figures",
     "cycle_figure",
+    "differences",
     "error_curves",
     "exchanges",
     "figures_page",
@@ -61,13 +73,18 @@ __all__ = [
     "heat_maps",
     "inputs_from",
     "kernel_map",
+    "lab_figures",
+    "lab_page",
+    "lab_report",
     "metric_figure",
     "metric_names",
     "pace_figure",
+    "page_of",
     "partition_figure",
     "payload_figure",
     "privacy_page",
     "privacy_report",
+    "report_of",
     "roc_figure",
     "run_figures",
     "run_page",
