@@ -30,6 +30,7 @@ MAY_USE = {
         "store", "engines", "software",
     },
     "report": {"errors", "vectors", "store"},
+    "dashboard": {"errors", "files", "report", "store", "governance"},
     "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},
 }  # fmt: skip
 

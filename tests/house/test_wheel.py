@@ -24,6 +24,7 @@ def test_the_wheel_installs_and_runs_outside_the_checkout(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert "abaton/py.typed" in names
     assert "abaton/benchmarks/engine.py" in names
+    assert "abaton/dashboard/static/dashboard.js" in names
     assert not [name for name in names if name.startswith("tests")]
 
     venv.create(tmp_path / "venv", with_pip=True, system_site_packages=False)

@@ -12,6 +12,7 @@ from abaton.cli import (
     bench,
     codec,
     compare,
+    dashboard,
     federation,
     keys,
     lab,
@@ -48,6 +49,7 @@ app.command()(retention.retention)
 app.command()(retention.withdrawals)
 app.add_typer(audit.app, name="audit")
 app.add_typer(codec.app, name="codec")
+app.add_typer(dashboard.app, name="dashboard")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
 app.add_typer(network.app, name="network")

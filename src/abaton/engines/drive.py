@@ -31,6 +31,7 @@ from abaton.control.scoring import evaluation
 from abaton.control.snapshot import from_plain, to_plain
 from abaton.engines.checkpoint import Checkpoint, Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
+from abaton.engines.onlooker import Onlooker
 from abaton.engines.replay import Resumed
 from abaton.store import Journal, ModelRow
 from abaton.vectors import Vector
@@ -87,6 +88,7 @@ class Driver:
         self._timers: dict[str, float] = {}
         self._restored, self._saved = False, 0
         self._sent: dict[str, Vector] = {}
+        self._onlooker = Onlooker(journal)
 
     def run(self, watch: Watcher | None = None) -> Outcome:
         """Run to the end; `watch` hears of every event."""
@@ -175,6 +177,7 @@ class Driver:
             self._bytes_up += event.size
         before = self.state
         self.state, instructions = step(self.rules, self.state, event)
+        self._onlooker.tell(before, event, instructions)
         self._act(instructions, event)
         if isinstance(event, Tick):
             self._timers.pop(event.name, None)
@@ -233,4 +236,5 @@ class Driver:
             metrics = dict(self.observe(vector)) if self.observe else {}
             if self.rules.privacy is not None:
                 metrics["epsilon"] = self.rules.privacy.spent(self.state)
-            self.journal.publish(ModelRow(version, self.engine.now(), self._digest, metrics))
+            row = ModelRow(version, self.engine.now(), self._digest, metrics)
+            self.journal.publish(row, updates=self._updates, size=self._bytes_up)

@@ -313,8 +313,10 @@ class VirtualEngine:
         )
 
     def _send(self, task: TrainTask) -> None:
-        profile, size = self._profiles[task.learner], self._answers[task.key].size
-        self._push(self._now + profile.latency + size / profile.bandwidth, "arrives", task.key)
+        profile, answer = self._profiles[task.learner], self._answers[task.key]
+        upload = profile.latency + answer.size / profile.bandwidth
+        self._answers[task.key] = replace(answer, metrics={**answer.metrics, "upload": upload})
+        self._push(self._now + upload, "arrives", task.key)
 
     def _push(self, at: float, kind: str, name: str) -> None:
         heapq.heappush(self._heap, (at, self._sequence, kind, name))

@@ -2,6 +2,7 @@
 
 from abaton.governance.actions import Site, site_actions
 from abaton.governance.audit import Audit, Entry, Fault, verify
+from abaton.governance.census import Chain, Cohort, StudyCensus, census, chain
 from abaton.governance.cohorts import (
     Snapshot,
     marked_rounds,
@@ -39,7 +40,9 @@ __all__ = [
     "Audit",
     "Cascade",
     "Case",
+    "Chain",
     "Code",
+    "Cohort",
     "Compression",
     "Confirmed",
     "Denied",
@@ -70,11 +73,14 @@ __all__ = [
     "Snapshot",
     "Statement",
     "Step",
+    "StudyCensus",
     "Uploads",
     "Vault",
     "Waiting",
     "Wish",
     "approve",
+    "census",
+    "chain",
     "check",
     "due",
     "enforce",

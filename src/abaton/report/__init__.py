@@ -5,8 +5,17 @@ from abaton.report.codecs import accuracy_curves, error_curves, figures_page, he
 from abaton.report.comparison import comparison, differences
 from abaton.report.comparison_page import comparison_figures, comparison_page
 from abaton.report.course import course, course_figures
+from abaton.report.curves import AXES, metric_figure, metric_names, pace_figure
 from abaton.report.lab_page import lab_figures, lab_page
 from abaton.report.lab_run import lab_report
+from abaton.report.learners import (
+    STATES,
+    cycle_figure,
+    payload_figure,
+    spread_figure,
+    timeline_figure,
+    weight_figure,
+)
 from abaton.report.partition import partition_figure
 from abaton.report.policies import (
     accuracy_over_time,
@@ -34,6 +43,8 @@ from abaton.report.run_page import run_figures, run_page
 from abaton.report.told import page_of, report_of
 
 __all__ = [
+    "AXES",
+    "STATES",
     "Checks",
     "Consents",
     "Custody",
@@ -53,6 +64,7 @@ __all__ = [
     "comparison_page",
     "course",
     "course_figures",
+    "cycle_figure",
     "differences",
     "error_curves",
     "exchanges",
@@ -64,8 +76,12 @@ __all__ = [
     "lab_figures",
     "lab_page",
     "lab_report",
+    "metric_figure",
+    "metric_names",
+    "pace_figure",
     "page_of",
     "partition_figure",
+    "payload_figure",
     "privacy_page",
     "privacy_report",
     "report_of",
@@ -73,6 +89,9 @@ __all__ = [
     "run_figures",
     "run_page",
     "run_report",
+    "spread_figure",
     "staleness_boxes",
+    "timeline_figure",
     "validation_cycles",
+    "weight_figure",
 ]

@@ -1,30 +1,55 @@
 """Where runs, journals, models and payloads are kept."""
 
+from abaton.store.activity import LearnerLine, Span, busiest, spans
 from abaton.store.blobs import Models, digest_of, model_digest, writing
+from abaton.store.commits import CycleLine, Quartiles, Stretch, cycle_lines, quartiles, stretches
 from abaton.store.database import Database, hold, insert_new
 from abaton.store.journal import Journal
+from abaton.store.log import EventLine, events_of, kinds_of
+from abaton.store.overview import Head, Point, RunLine, codec_of, head, model_bytes, points, run_lines
 from abaton.store.pack import Pack
 from abaton.store.retention import Keep, Pruning, plan, prune
 from abaton.store.slots import SlotFile
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
 
 __all__ = [
+    "CycleLine",
     "Database",
+    "EventLine",
+    "Head",
     "Journal",
     "Keep",
+    "LearnerLine",
     "ModelRow",
     "Models",
     "Pack",
+    "Point",
     "Pruning",
+    "Quartiles",
+    "RunLine",
     "RunRow",
     "SlotFile",
+    "Span",
     "Store",
+    "Stretch",
+    "busiest",
+    "codec_of",
+    "cycle_lines",
     "default_folder",
     "digest_of",
+    "events_of",
+    "head",
     "hold",
     "insert_new",
+    "kinds_of",
+    "model_bytes",
     "model_digest",
     "plan",
+    "points",
     "prune",
+    "quartiles",
+    "run_lines",
+    "spans",
+    "stretches",
     "writing",
 ]

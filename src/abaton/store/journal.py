@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sql
@@ -31,11 +31,20 @@ class Journal:
     the process must flush first; under the virtual clock nothing leaves, and what a crash loses is lived through again.
     """
 
-    def __init__(self, store: Store, run: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.store, self.run = store, run
-        self._clock, self._flushed = clock, clock()
+        self._clock, self._wall, self._flushed = clock, wall, clock()
         self._events: list[dict[str, Any]] = []
         self._models: list[dict[str, Any]] = []
+        self._milestones: list[dict[str, Any]] = []
+        self._tasks: list[dict[str, Any]] = []
+        self._commits: list[dict[str, Any]] = []
         self._keep: Keep | None = None
         self._window: deque[tuple[int, str]] = deque()
         self._unwritten: dict[str, tuple[Vector, str]] = {}
@@ -43,6 +52,7 @@ class Journal:
             table = schema.events
             last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
             places = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run)).all()
+            self._noted = max(_last(connection, schema.tasks, run), _last(connection, schema.commits, run))
         self.known = 0 if last is None else last + 1
         known_places = {place.digest: (place.offset, place.size) for place in places}
         self.payloads = Pack(store.payload_file(run), known_places)
@@ -147,9 +157,26 @@ class Journal:
             with writing(self.store.folder):
                 self.store.vectors.path(digest).unlink(missing_ok=True)
 
-    def publish(self, model: ModelRow) -> None:
-        """Write down a new version of the community model."""
+    def publish(self, model: ModelRow, *, updates: int = 0, size: int = 0) -> None:
+        """Write down a new version of the community model, and how many updates of how many bytes led to it."""
         self._models.append({"run": self.run, **{f: getattr(model, f) for f in model.__slots__}})
+        row = {"version": model.version, "sequence": self.length - 1, "updates": updates, "bytes": size}
+        self._milestones.append({"run": self.run, "wall": self._wall(), **row})
+
+    def note(self, tasks: Iterable[Mapping[str, Any]], commits: Iterable[Mapping[str, Any]]) -> None:
+        """Write down what the controller decided at the newest event, for those who look on; what is known is kept."""
+        sequence = self.length - 1
+        if sequence > self._noted:
+            mine = {"run": self.run, "sequence": sequence}
+            self._tasks += ({**mine, **task} for task in tasks)
+            self._commits += ({**mine, "wall": self._wall(), **commit} for commit in commits)
+
+    def began(self, task: str) -> float | None:
+        """When a learner was asked for a task, if that is written down."""
+        table = schema.tasks
+        chosen = sql.select(table.c.at).where(table.c.run == self.run, table.c.task == task)
+        with self.store.reading() as connection:
+            return connection.scalar(chosen)
 
     def flush(self) -> None:
         """Make everything so far survive a crash: payloads first, then the events that name them."""
@@ -165,6 +192,18 @@ class Journal:
                 connection.execute(schema.payloads.insert(), placed)
             if self._events:
                 connection.execute(schema.events.insert(), self._events)
-            if self._models:
-                connection.execute(schema.models.insert(), self._models)
-        self._events, self._models, self._flushed = [], [], self._clock()
+            for table, rows in (
+                (schema.models, self._models),
+                (schema.milestones, self._milestones),
+                (schema.tasks, self._tasks),
+                (schema.commits, self._commits),
+            ):
+                if rows:
+                    connection.execute(table.insert(), rows)
+        self._events, self._models, self._milestones, self._flushed = [], [], [], self._clock()
+        self._tasks, self._commits = [], []
+
+
+def _last(connection: sql.Connection, table: sql.Table, run: str) -> int:
+    found = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
+    return -1 if found is None else int(found)

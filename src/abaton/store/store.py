@@ -124,10 +124,13 @@ class Store:
 
     def run(self, name: str) -> RunRow:
         """One run by its name or the beginning of it."""
-        every = self.runs()
-        found = [row for row in every if row.run == name] or [
-            row for row in every if row.run.startswith(name)
-        ]
+        with self.reading() as connection:
+            exact = (
+                connection.execute(sql.select(schema.runs).where(schema.runs.c.run == name))
+                .mappings()
+                .first()
+            )
+        found = [RunRow(**exact)] if exact else [row for row in self.runs() if row.run.startswith(name)]
         if len(found) == 1:
             return found[0]
         what = f"there is no run '{name}'" if not found else f"'{name}' fits {len(found)} runs"

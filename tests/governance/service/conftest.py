@@ -21,10 +21,11 @@ CONTENT = b'{"resourceType":"Patient","id":"PSEUDONYM"}\n'
 @contextlib.contextmanager
 def served(centre, listen=None) -> Iterator[str]:
     """The address of a centre's service, which runs in a thread."""
+    from abaton.governance.service import make_app
     from abaton.governance.service.serving import Listen, _Server, configure
 
     ready: queue.Queue[str] = queue.Queue()
-    server = _Server(configure(centre, listen or Listen(port=0)), ready.put)
+    server = _Server(configure(make_app(centre), listen or Listen(port=0), centre.limits), ready.put)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -14,7 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from abaton.errors import Refused, SettingsError
 from abaton.governance.service.app import make_app
-from abaton.governance.service.centre import Centre
+from abaton.governance.service.centre import Centre, Limits
+from abaton.governance.service.guard import App
 
 _HEAD_BYTES = 16 * 1024
 
@@ -44,42 +45,57 @@ class Listen:
         for path in (self.certificate, self.key):
             if path is not None and not path.is_file():
                 raise SettingsError("the TLS file cannot be read", where=str(path), remedy="check the path")
-        if self.certificate is None and not self.behind_proxy and not _is_loopback(self.host):
+        if self.certificate is None and not self.behind_proxy and not self.is_loopback:
             raise Refused(
                 "the service would listen to the network unencrypted",
                 where=self.host,
                 remedy="give --certificate and --key, or --behind-proxy if a proxy ends TLS",
             )
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody but this machine can reach the service."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
-
-def serve(centre: Centre, listen: Listen, ready: Callable[[str], None] = lambda address: None) -> None:
+def serve(
+    centre: Centre,
+    listen: Listen,
+    ready: Callable[[str], None] = lambda address: None,
+    around: Callable[[App], App] = lambda app: app,
+) -> None:
     """Serve until the process is told to stop.
 
     Args:
         centre: What to serve.
         listen: Where.
         ready: Told the address when requests are taken.
+        around: Puts something else beside the service, such as a dashboard.
     """
+    serve_app(around(make_app(centre)), listen, ready, centre.limits)
+
+
+def serve_app(
+    app: App,
+    listen: Listen,
+    ready: Callable[[str], None] = lambda address: None,
+    limits: Limits | None = None,
+) -> None:
+    """Serve an application until the process is told to stop."""
     listen.check()
-    server = _Server(configure(centre, listen), ready)
-    server.run()
+    _Server(configure(app, listen, limits or Limits()), ready).run()
 
 
-def configure(centre: Centre, listen: Listen) -> uvicorn.Config:
+def configure(app: App, listen: Listen, limits: Limits) -> uvicorn.Config:
     """The settings of the web server."""
-    limits = centre.limits
     more: dict[str, Any] = {}
     if listen.certificate is not None:
         more = {"ssl_certfile": str(listen.certificate), "ssl_keyfile": str(listen.key)}
     return uvicorn.Config(
-        make_app(centre),
+        app,
         host=listen.host,
         port=listen.port,
         http=_impatient(limits.head_seconds),

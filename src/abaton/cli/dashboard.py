@@ -1,0 +1,117 @@
+"""``abaton dashboard``: watch runs, compare them, and see governance in numbers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from abaton.cli.output import emit, note
+from abaton.cli.runs import StoreOption, opened_store
+from abaton.errors import SettingsError
+
+if TYPE_CHECKING:
+    from abaton.dashboard import AccessFile
+
+app = typer.Typer(
+    help="Watch runs, compare them, and see governance in numbers.", invoke_without_command=True
+)
+
+ACCESS = typer.Option(
+    None, "--access", help="Who may use the dashboard: made by 'abaton dashboard token'.", show_default=False
+)
+
+
+@app.callback()
+def dashboard(
+    context: typer.Context,
+    *,
+    store: Path | None = StoreOption,
+    governance: str | None = typer.Option(
+        None,
+        "--governance",
+        envvar="ABATON_GOVERNANCE",
+        help="The governance database to show in ranges: a file or postgresql+psycopg://…",
+    ),
+    access: Path | None = ACCESS,
+    host: str = typer.Option("127.0.0.1", "--host", help="The address to listen at."),
+    port: int = typer.Option(8730, "--port", min=0, max=65535, help="The port; 0 takes a free one."),
+    certificate: Path | None = typer.Option(None, "--certificate", help="The TLS certificate chain (PEM)."),
+    key: Path | None = typer.Option(None, "--key", help="The private key of the certificate (PEM)."),
+    behind_proxy: bool = typer.Option(
+        False, "--behind-proxy", help="A proxy on a trusted network ends TLS before the dashboard."
+    ),
+) -> None:
+    """Show the runs of a store in a browser, live while they go on.
+
+    Prints the address on stdout when it can be opened. Listens on this machine alone, where everybody may look, unless
+    --access says who may use it. Any other address is refused without --access.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    _check_extra()
+    from abaton.dashboard import Dashboard, check_access, serve_dashboard
+    from abaton.governance.service import Listen
+
+    listen = Listen(host, port, certificate, key, behind_proxy)
+    known = read_access(access)
+    check_access(listen, known)
+    listen.check()
+    os.nice(5)  # a run on the same machine goes first
+    with opened_store(store) as opened:
+        if governance is None:
+            serve_dashboard(Dashboard(opened, None, known), listen, typer.echo)
+            return
+        from abaton.cli.secrets import database
+
+        with database(governance) as ledger:
+            serve_dashboard(Dashboard(opened, ledger, known), listen, typer.echo)
+
+
+@app.command()
+def token(
+    name: str = typer.Argument(help="Whose token it is."),
+    *,
+    role: str = typer.Option("viewer", help="viewer, operator, controller (data controller) or proxy."),
+    access: Path = typer.Option(..., "--access", help="The access file; made if there is none."),
+    days: int = typer.Option(0, min=0, help="After so many days it runs out; 0 for never."),
+    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Make a token and print it, once: the file keeps its fingerprint alone.
+
+    A viewer looks. An operator also frees the space of runs. A data controller also checks the audit chain. A proxy
+    says in a header who asks; the file's [users] gives them roles.
+    """
+    _check_extra()
+    from datetime import UTC, datetime, timedelta
+
+    from abaton.dashboard import Role, add_token
+
+    if role not in list(Role):
+        raise SettingsError(f"there is no role '{role}'", where="--role", remedy=f"use {', '.join(Role)}")
+    until = datetime.now(UTC) + timedelta(days=days) if days else None
+    made = add_token(access, name, Role(role), until)
+    emit({"name": name, "role": role, "token": made}) if json else typer.echo(made)
+    note(f"the token of {name} ({role}) is shown this once; its fingerprint is in {access}")
+
+
+def read_access(path: Path | None) -> AccessFile | None:
+    """Who may use the dashboard, if a file says so."""
+    if path is None:
+        return None
+    from abaton.dashboard import load_access
+
+    return load_access(path)
+
+
+def _check_extra() -> None:
+    try:
+        import fastapi
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"the dashboard needs '{error.name}'", remedy="install it with: pip install 'abaton[serve]'"
+        ) from None
+    del fastapi, uvicorn

@@ -1,0 +1,25 @@
+"""The dashboard: pages over the store that are live while a run goes on, and work offline.
+
+Needs the extra ``abaton[serve]``.
+"""
+
+from abaton.dashboard.access import AccessFile, Person, Right, Role, add_token, load_access
+from abaton.dashboard.app import make_dashboard
+from abaton.dashboard.serving import beside, check_access, serve_dashboard
+from abaton.dashboard.sessions import Sessions
+from abaton.dashboard.state import Dashboard
+
+__all__ = [
+    "AccessFile",
+    "Dashboard",
+    "Person",
+    "Right",
+    "Role",
+    "Sessions",
+    "add_token",
+    "beside",
+    "check_access",
+    "load_access",
+    "make_dashboard",
+    "serve_dashboard",
+]

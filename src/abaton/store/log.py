@@ -1,0 +1,63 @@
+"""The journal for a reader: the newest events first, by kind and learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sql
+
+from abaton.store import schema
+from abaton.store.store import Store
+
+_SHOWN = ("size", "steps", "examples", "group", "reason", "what", "name", "task")
+"""What is shown of an event: never what evaluators counted, never a cohort."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """One event of the journal, with what may be shown of it."""
+
+    sequence: int
+    at: float
+    kind: str
+    learner: str
+    detail: Mapping[str, Any]
+
+
+def events_of(
+    store: Store,
+    run: str,
+    *,
+    kinds: Sequence[str] = (),
+    learner: str = "",
+    before: int | None = None,
+    most: int = 50,
+) -> list[EventLine]:
+    """Events of a run, the newest first, of some kinds and of one learner if these are given."""
+    table = schema.events
+    chosen = sql.select(table).where(table.c.run == run)
+    if kinds:
+        chosen = chosen.where(table.c.kind.in_(kinds))
+    if learner:
+        chosen = chosen.where(table.c.body["learner"].as_string() == learner)
+    if before is not None:
+        chosen = chosen.where(table.c.sequence < before)
+    with store.reading() as connection:
+        rows = connection.execute(chosen.order_by(table.c.sequence.desc()).limit(most)).all()
+    return [
+        EventLine(
+            row.sequence, row.at, row.kind, row.body.get("learner", ""),
+            {key: row.body[key] for key in _SHOWN if row.body.get(key) not in (None, "")},
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def kinds_of(store: Store, run: str) -> dict[str, int]:
+    """How many events of each kind a run has."""
+    table = schema.events
+    chosen = sql.select(table.c.kind, sql.func.count()).where(table.c.run == run).group_by(table.c.kind)
+    with store.reading() as connection:
+        return {kind: number for kind, number in connection.execute(chosen.order_by(table.c.kind))}

@@ -1,0 +1,431 @@
+"""The dashboard in a real browser: live, drawn, filtered, small, dark, by keyboard, and without a word to anybody else.
+
+With ABATON_PICTURES=FOLDER the last test writes the pictures of the documentation there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from tests.dashboard.told import HOSTILE, STUDY, served, tell, train
+
+from abaton.dashboard import Dashboard, Role, add_token, load_access
+from abaton.governance import Action, Registry, metadata, take_snapshot
+from abaton.governance.tags import tag
+from abaton.governance.withdrawal import Cascade, Step
+from abaton.store import Database, Store
+
+pytestmark = pytest.mark.browser
+HEART, OTHER = "heart-2026", "heart-2026-again"
+TRAINED, SMALLER = "heart-2026-raw", "heart-2026-stc"
+WIDE, PHONE = (1280, 900), (390, 844)
+RUNNER = """
+import sys, time
+from pathlib import Path
+from abaton.lab.clinics import recipe
+from abaton.lab.experiment import start
+from abaton.store import Store
+with Store(Path(sys.argv[1])) as store:
+    made = recipe(seed=7, rounds=int(sys.argv[2]), scale=0.3)
+    start(store, made, lambda state, event: time.sleep(float(sys.argv[3])))
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium with chromedriver is installed (Debian: chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for word in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    yield made
+    made.quit()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """A store with runs, governance with people in it, and people with tokens."""
+    folder = tmp_path_factory.mktemp("house")
+    with Store(folder / "store") as store, Database(folder / "governance.db", metadata) as ledger:
+        names = ("athens", "kos", "pergamon", "trikala", "epidaurus")
+        tell(store, HEART, rounds=16, learners=names, study={"title": "Heart failure within a year"})
+        tell(
+            store,
+            OTHER,
+            rounds=12,
+            learners=names,
+            method={"codec": "stc(sparsity=0.1)"},
+            study={"title": "The same, smaller"},
+        )
+        tell(store, HOSTILE.replace("/", ""), rounds=3, learners=(HOSTILE, "kos"), status="failed")
+        _govern(ledger)
+        access = folder / "access.toml"
+        tokens = {role: add_token(access, role.value, role) for role in Role}
+        open_house, closed_house = (
+            Dashboard(store, ledger, pause=0.2),
+            Dashboard(store, ledger, load_access(access)),
+        )
+        with served(open_house) as address, served(closed_house) as closed:
+            yield address, closed, tokens, store, ledger
+
+
+def _govern(ledger):
+    now = datetime.now(UTC)
+    registry = Registry(ledger)
+    content = {"study": {"title": STUDY}}
+    registry.publish(
+        "heart-2026", "ab" * 32, now - timedelta(days=90), content=content, ends=now + timedelta(days=300)
+    )
+    people = [tag(bytes(32), "subject", str(number)) for number in range(43)]
+    for number, person in enumerate(people):
+        registry.opt_in(person, now - timedelta(days=80))
+        until = now - timedelta(days=1) if number < 7 else now + timedelta(days=200)
+        registry.enrol(person, "heart-2026", "ab" * 32, now - timedelta(days=80), until=until)
+    cascade = Cascade(ledger, {step: lambda case, when: {} for step in Step})
+    for person in people[-3:]:
+        registry.withdraw(person, "heart-2026", now - timedelta(days=4))
+        cascade.begin("heart-2026", person, person, now - timedelta(days=4))
+    for purpose in Action:
+        take_snapshot(registry, "heart-2026", purpose, now)
+
+
+def opened(browser, address, *, size=WIDE, dark=False, drawn=False):
+    width, height = size
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE},
+    )
+    feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    browser.get(address)
+    if drawn:
+        until(browser, "return Number(document.body.dataset.drawn || 0) > 0")
+
+
+def until(browser, script, seconds=40):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := browser.execute_script(script):
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"never true: {script}")
+
+
+def trace(browser, figure, number=0):
+    """What Plotly has drawn: x and y of one line."""
+    script = (
+        f"const t = document.querySelector('[data-figure={figure}] .plot').data[{number}];"
+        "return [[...t.x], [...t.y]]"
+    )
+    return browser.execute_script(script)
+
+
+def pages(house):
+    address = house[0]
+    return {
+        "runs": f"{address}/",
+        "run": f"{address}/runs/{HEART}",
+        "log": f"{address}/runs/{HEART}/log",
+        "compare": f"{address}/compare?run={HEART}&run={OTHER}",
+        "governance": f"{address}/governance",
+        "sign-in": f"{house[1]}/login",
+    }
+
+
+def quiet(browser):
+    return [entry for entry in browser.get_log("browser") if "favicon" not in entry["message"]]
+
+
+NAMES = ("runs", "run", "log", "compare", "governance", "sign-in")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_page_complains_or_asks_anybody_else(browser, house, name):
+    browser.get_log("performance")
+    opened(browser, pages(house)[name], drawn=name in ("run", "compare"))
+    assert quiet(browser) == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert asked
+    assert {urlsplit(url).hostname for url in asked if not url.startswith("data:")} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("name", NAMES)
+def test_axe_finds_nothing_serious(browser, house, name, size, dark):
+    script = os.environ.get("ABATON_AXE")
+    if script is None:
+        found = find_spec("axe_core_python")
+        if found is None or found.origin is None:
+            pytest.skip("axe-core-python is not installed")
+        script = Path(found.origin).with_name("axe.min.js")
+    opened(browser, pages(house)[name], size=size, dark=dark, drawn=name in ("run", "compare"))
+    for summary in browser.find_elements("css selector", "details summary")[:2]:
+        browser.execute_script("arguments[0].click()", summary)
+    browser.execute_script(Path(script).read_text(encoding="utf-8"))
+    result = browser.execute_async_script(
+        "const done = arguments[arguments.length - 1]; axe.run(document, {resultTypes: ['violations']}).then(done)"
+    )
+    bad = [
+        (each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]])
+        for each in result["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert bad == []
+    assert len(result["violations"]) == 0 or all(
+        each["impact"] in ("minor", "moderate") for each in result["violations"]
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_phone_shows_everything_without_sideways_scrolling(browser, house, name):
+    opened(browser, pages(house)[name], size=PHONE, drawn=name in ("run", "compare"))
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_dark_is_dark_by_the_system_and_by_choice(browser, house):
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    opened(browser, pages(house)["run"], dark=True, drawn=True)
+    assert browser.execute_script(ground) == "rgb(13, 17, 23)"
+    tick = "return getComputedStyle(document.querySelector('[data-figure=metric] .xtick text')).fill"
+    assert browser.execute_script(tick) == "rgb(163, 175, 187)"
+    button = browser.find_element("id", "theme")
+    button.click()
+    assert button.text == "Theme: light"
+    assert browser.execute_script(ground) == "rgb(244, 246, 248)"
+    until(browser, f"return (() => {{ {tick} }})() === 'rgb(79, 89, 101)'")
+    opened(browser, pages(house)["runs"], dark=True)
+    assert browser.execute_script(ground) == "rgb(244, 246, 248)"
+    button = browser.find_element("id", "theme")
+    button.click()
+    button.click()
+    assert button.text == "Theme: system"
+
+
+def test_charts_hold_the_data_over_every_axis_and_as_a_table(browser, house):
+    opened(browser, pages(house)["run"], drawn=True)
+    x, y = trace(browser, "metric")
+    assert len(x) == len(y) == 81
+    assert y[-1] == pytest.approx(1 - 0.5 / 81)
+    for axis, last in (("version", 80), ("bytes", 80 * 120), ("wall", None)):
+        browser.execute_script(f"document.querySelector('input[value={axis}]').click()")
+        until(browser, "return document.querySelector('[data-figure=metric] .xtitle') !== null")
+        words = {"version": "versions", "bytes": "bytes", "wall": "wall-clock"}[axis]
+        until(
+            browser,
+            f"return document.querySelector('[data-figure=metric] .xtitle').textContent.includes('{words}')",
+        )
+        if last:
+            assert trace(browser, "metric")[0][-1] == last
+    browser.execute_script(
+        "const s = document.getElementById('metric'); s.value = 'loss'; s.dispatchEvent(new Event('change'))"
+    )
+    until(browser, "return document.querySelector('[data-figure=metric] .ytitle').textContent === 'loss'")
+    drawn = "return document.querySelectorAll('[data-figure] .plot .svg-container').length"
+    assert browser.execute_script(drawn) == 7
+    bars = browser.execute_script(
+        "return document.querySelector('[data-figure=timeline] .plot').data.map(t => [t.name, t.x.length])"
+    )
+    assert dict(bars)["training"] == 80
+    browser.find_element("css selector", "[data-figure=staleness] summary").click()
+    rows = until(browser, "return document.querySelectorAll('[data-figure=staleness] tbody tr').length")
+    assert rows == 5
+    assert "athens" in browser.find_element("css selector", "[data-table=learners]").text
+
+
+def test_live_updates_arrive_while_a_run_goes_on(browser, house):
+    store = house[3]
+    before = {row.run for row in store.runs()}
+    arguments = [sys.executable, "-c", RUNNER, str(store.folder), "400", "0.03"]
+    process = subprocess.Popen(arguments)
+    try:
+        end = time.monotonic() + 60
+        while not (names := {row.run for row in store.runs()} - before) and time.monotonic() < end:
+            time.sleep(0.1)
+        (name,) = names
+        opened(browser, f"{house[0]}/runs/{name}", drawn=True)
+        version = (
+            "return Number(document.querySelector('[data-head=version]').textContent.replaceAll(',', ''))"
+        )
+        points = "return document.querySelector('[data-figure=metric] .plot').data?.[0].x.length ?? 0"
+        assert browser.execute_script("return document.querySelector('#status').textContent") == "running"
+        seen, drawn = browser.execute_script(version), browser.execute_script(points)
+        later = until(browser, f"const n = (() => {{ {version} }})(); return n > {seen} ? n : 0")
+        until(browser, f"return (() => {{ {points} }})() > {drawn}")
+        assert process.poll() is None  # all that was seen while it ran
+        assert later > seen
+        until(browser, f"return (() => {{ {version} }})() > {later}")
+        process.terminate()
+        process.wait(30)
+        until(browser, "return document.querySelector('#status').textContent === 'interrupted'")
+        assert "interrupted" in browser.find_element("id", "told").text
+        assert quiet(browser) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_log_is_filtered(browser, house):
+    opened(browser, pages(house)["log"])
+    assert len(browser.find_elements("css selector", "tbody tr")) == 50
+    browser.find_element("css selector", "input[value=Joined]").click()
+    browser.find_element("id", "learner").send_keys("kos\n")
+    until(browser, "return location.search.includes('learner=kos') && document.readyState === 'complete'")
+    assert len(browser.find_elements("css selector", "tbody tr")) == 1
+    assert browser.find_element("css selector", "input[value=Joined]").is_selected()
+
+
+def test_runs_are_chosen_and_compared(browser, house):
+    opened(browser, pages(house)["runs"])
+    for name in (HEART, OTHER):
+        browser.find_element("css selector", f"input[value='{name}']").click()
+    browser.find_element("css selector", ".actions button").click()
+    until(browser, "return Number(document.body.dataset.drawn || 0) > 0")
+    assert sorted(len(trace(browser, "metric", number)[0]) for number in (0, 1)) == [61, 81]
+    assert "stc(sparsity=0.1)" in browser.find_element("tag name", "main").text
+
+
+def test_everything_can_be_reached_by_keyboard(browser, house):
+    from selenium.webdriver import ActionChains, Keys
+
+    def press(key):
+        ActionChains(browser).send_keys(key).perform()
+        return browser.execute_script("return document.activeElement.textContent")
+
+    opened(browser, pages(house)["runs"])
+    assert press(Keys.TAB) == "Skip to the content"
+    press(Keys.ENTER)
+    reached = []
+    while HEART not in reached and len(reached) < 30:
+        reached.append(press(Keys.TAB))
+    assert reached[-1] == HEART
+    outline = browser.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    press(Keys.ENTER)
+    here = f"return location.pathname === '/runs/{HEART}' && Number(document.body.dataset.drawn || 0) > 0"
+    until(browser, here)
+    browser.execute_script("document.querySelector('input[name=axis]:checked').focus()")
+    press(Keys.ARROW_RIGHT)
+    words = "return document.querySelector('[data-figure=metric] .xtitle').textContent.includes('versions')"
+    until(browser, words)
+    press(Keys.TAB)
+    assert browser.execute_script("return document.activeElement.id") == "metric"
+    assert press(Keys.TAB).startswith("The numbers of “Community model”")
+    press(Keys.ENTER)
+    until(browser, "return document.querySelectorAll('[data-figure=metric] .numbers td').length > 0")
+    press(Keys.TAB)
+    assert browser.execute_script("return document.activeElement.getAttribute('role')") == "region"
+
+
+def test_a_page_has_landmarks_and_names(browser, house):
+    opened(browser, pages(house)["run"], drawn=True)
+    for part in ("header", "nav[aria-label]", "main", "footer", "h1"):
+        assert len(browser.find_elements("css selector", part)) == 1, part
+    unnamed = (
+        "return [...document.querySelectorAll('input, select')].filter(e => !e.labels?.length && !e.ariaLabel"
+        " && e.type !== 'hidden').length + [...document.querySelectorAll('.plot')].filter(p =>"
+        " !document.getElementById(p.getAttribute('aria-labelledby'))).length"
+    )
+    assert browser.execute_script(unnamed) == 0
+
+
+def test_names_are_shown_and_never_run(browser, house):
+    name = HOSTILE.replace("/", "")
+    for page in (f"/runs/{quote(name, safe='')}", f"/runs/{quote(name, safe='')}/log", "/"):
+        opened(browser, house[0] + page)
+        time.sleep(0.5)
+        assert browser.title != "taken"
+        assert "<script>" in browser.find_element("tag name", "main").text
+        assert browser.execute_script("return document.querySelectorAll('main script, main img').length") == 0
+    assert quiet(browser) == []
+
+
+def test_a_person_signs_in_acts_and_signs_out(browser, house):
+    _, closed, tokens, *_ = house
+    opened(browser, f"{closed}/governance")
+    assert browser.current_url.endswith("/login")
+    browser.find_element("id", "token").send_keys("wrong\n")
+    assert "not known" in until(browser, "return document.querySelector('[role=alert]')?.textContent")
+    browser.get_log("browser")  # the browser tells of the refusal
+    browser.find_element("id", "token").send_keys(tokens[Role.CONTROLLER] + "\n")
+    until(browser, "return document.querySelector('.who')?.textContent.includes('data controller')")
+    opened(browser, f"{closed}/governance")
+    browser.find_element("css selector", "form[action$=verify] button").click()
+    assert "Sound" in until(browser, "return document.querySelector('#chain.yes')?.textContent")
+    text = browser.find_element("tag name", "main").text
+    assert "30–34" in text  # in force: 33 of 43
+    assert "0–4" in text
+    assert "4 days" in text
+    assert quiet(browser) == []
+    browser.find_element("css selector", "form[action$=logout] button").click()
+    until(browser, "return location.pathname === '/login'")
+    opened(browser, f"{closed}/")
+    assert browser.current_url.endswith("/login")
+
+
+@pytest.fixture
+def gallery(house, tmp_path):
+    """The address of a dashboard over runs that were really trained, one of them cut off."""
+    with Store(tmp_path / "gallery") as store:
+        tell(store, "heart-2026-pilot", rounds=9, status="running", study={"title": f"{STUDY}, pilot"})
+        train(store, TRAINED, "raw")
+        train(store, SMALLER, "error_feedback | stc(sparsity=0.1)")
+        with served(Dashboard(store, house[4])) as address:
+            yield address
+
+
+def test_pictures_for_the_documentation(browser, house, gallery):
+    """Every page as a picture; kept only where ABATON_PICTURES says."""
+    folder = os.environ.get("ABATON_PICTURES")
+    run = f"{gallery}/runs/{TRAINED}"
+    both = f"{gallery}/compare?run={TRAINED}&run={SMALLER}"
+    shown = {"runs": f"{gallery}/", "run": run, "log": f"{run}/log", "compare": both}
+    shown |= {"governance": f"{gallery}/governance", "sign-in": f"{house[1]}/login"}
+    shots = {
+        **{name: (shown[name], WIDE, False) for name in NAMES},
+        "run-dark": (run, WIDE, True),
+        "run-phone": (run, PHONE, False),
+    }
+    for name, (address, size, dark) in shots.items():
+        opened(
+            browser,
+            address,
+            size=size,
+            dark=dark,
+            drawn=name.startswith(("run-", "compare")) or name == "run",
+        )
+        until(browser, "return document.fonts.status === 'loaded'")
+        tall = browser.execute_script("return document.documentElement.scrollHeight")
+        height = min(tall, 3300 if name.startswith("run") else 1400) if size == WIDE else 1700
+        scale = 0.5 if height > 2000 else 0.75
+        clip = {"x": 0, "y": 0, "width": size[0], "height": height, "scale": scale}
+        asked = {"captureBeyondViewport": True, "format": "webp", "quality": 72, "clip": clip}
+        picture = base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", asked)["data"])
+        assert 2_000 < len(picture) < 150_000
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / f"{name}.webp").write_bytes(picture)
