@@ -14,7 +14,6 @@ from abaton.cli import (
     federation,
     keys,
     lab,
-    network,
     records,
     retention,
     runs,
@@ -48,7 +47,6 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(codec.app, name="codec")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
-app.add_typer(network.app, name="network")
 app.add_typer(records.app, name="records")
 app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")

@@ -24,7 +24,10 @@ def run(
     sites: list[Path] = typer.Option(
         ..., "--sites", metavar="SITE...", help="The sites' documents.", show_default=False
     ),
-    engine: str = typer.Option("virtual", help="virtual (a simulated clock) or local (processes here)."),
+    engine: str = typer.Option(
+        "virtual",
+        help="virtual (a simulated clock), local (processes here) or flower (a network on this machine).",
+    ),
     seed: int = typer.Option(1990, min=0, help="Decides every random number."),
     baselines: bool = typer.Option(
         False,

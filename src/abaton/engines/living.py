@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from abaton.codecs import Key, Pipeline
 from abaton.control import SPENT, Arrived, Rules, Shelf, community_model, from_row
 from abaton.control.draw import round_key
+from abaton.engines.contract import Engine
 from abaton.engines.drive import Driver, Observer, Outcome, Watcher
 from abaton.engines.local import LocalEngine
 from abaton.engines.replay import Replayed
@@ -38,6 +40,21 @@ class Run:
     journal: Journal
     observe: Observer | None = None
 
+    def check(self, learner: str, version: int, payload: bytes) -> None:
+        """Decode a learner's payload for a version.
+
+        Raises:
+            PayloadError: It is not sound.
+        """
+        self.codec.decode(payload, self.model.layout, Key(round_key(self.rules.seed, version), learner))
+
+
+class Ended(Engine, Protocol):
+    """An engine that lets go of what it holds in the end."""
+
+    def close(self) -> None:
+        """Let go."""
+
 
 def virtual(
     learners: Mapping[str, Learner], journal: Journal, profiles: Mapping[str, Profile], seed: int
@@ -51,17 +68,13 @@ def local(
     learners: Mapping[str, Learner], run: Run, states: Path, groups: Mapping[str, str] | None = None
 ) -> LocalEngine:
     """The learners as processes of this machine; what they must remember is kept in a folder."""
-
-    def check(learner: str, version: int, payload: bytes) -> None:
-        run.codec.decode(payload, run.model.layout, Key(round_key(run.rules.seed, version), learner))
-
     keep = run.journal.payloads.put
-    return LocalEngine(learners, keep=keep, check=check, states=states, groups=groups)
+    return LocalEngine(learners, keep=keep, check=run.check, states=states, groups=groups)
 
 
 def live(
     run: Run,
-    engine: VirtualEngine | LocalEngine,
+    engine: Ended,
     watch: Watcher | None = None,
     *,
     memory: int = _MEMORY,

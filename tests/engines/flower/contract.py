@@ -8,13 +8,15 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines import test_engine_contract as contract
 
 from abaton.engines import Engine
-from abaton.engines.flower import FlowerEngine, Network, Post
+from abaton.engines.flower import Desk, FlowerEngine, Network, Post
 from abaton.engines.flower.centre import read_admitted
+from abaton.engines.flower.grid import place_of
 from abaton.learning import Learner
 
 PLACES = {"a": 0, "b": 1, "c": 2, "slow": 0, "leaver": 1, "broken": 1}
@@ -26,6 +28,11 @@ def open_learner(site: str) -> Learner:
     contract.TESTS = 0  # here every process may be killed
     names = [f"nobody {i}" for i in range(PLACES[site])]
     return contract.learners(*names, site)[site]
+
+
+def open_desk(config: Mapping[str, Any]) -> Desk:
+    """What answers a node's messages."""
+    return Desk(open_learner(str(config["site"])), place_of(config))
 
 
 class OnFlower:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import SGDClassifier
@@ -23,8 +25,9 @@ from abaton.control import (
 )
 from abaton.control.draw import round_key
 from abaton.engines import Driver, Replayed
-from abaton.engines.flower import FlowerEngine, Network, Post
+from abaton.engines.flower import Desk, FlowerEngine, Network, Post
 from abaton.engines.flower.centre import read_admitted
+from abaton.engines.flower.grid import place_of
 from abaton.learning import Examples, Learner, SklearnModel, Update
 from abaton.store import Journal, Store
 
@@ -51,6 +54,11 @@ def open_learner(site: str) -> Learner:
     x = draw.normal(size=(160 + 40 * SITES.index(site), FEATURES)).astype(np.float32)
     y = (x @ truth > 0).astype(np.int64)
     return Unhurried(site, MODEL, Examples(x[40:], y[40:]), CODEC, 0, validation=Examples(x[:40], y[:40]))
+
+
+def open_desk(config: Mapping[str, Any]) -> Desk:
+    """What answers a node's messages."""
+    return Desk(open_learner(str(config["site"])), place_of(config))
 
 
 def rules(name: str) -> Rules:

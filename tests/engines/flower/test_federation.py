@@ -32,7 +32,7 @@ PROGRAMS = "tests.engines.flower.federation"
 def federation(tmp_path_factory) -> Iterator[Federation]:
     """One federation for all tests here: its start is what takes long."""
     folder = tmp_path_factory.mktemp("federation")
-    with running(folder, study.SITES, f"{PROGRAMS}:open_learner", study.STUDY) as made:
+    with running(folder, study.SITES, f"{PROGRAMS}:open_desk", study.STUDY) as made:
         yield made
 
 

@@ -17,7 +17,7 @@ PROGRAMS = "tests.engines.flower.contract"
 
 def test_the_contract_is_kept_on_a_real_network(tmp_path):
     report = tmp_path / "report.xml"
-    with running(tmp_path / "federation", contract.PLACES, f"{PROGRAMS}:open_learner") as federation:
+    with running(tmp_path / "federation", contract.PLACES, f"{PROGRAMS}:open_desk") as federation:
         about = {"report": str(report), "centre": str(federation.centre.folder)}
         federation.centre.submit(f"{PROGRAMS}:conduct", json.dumps(about))
         federation.tend(report.with_suffix(".done").exists, patience=5400.0)

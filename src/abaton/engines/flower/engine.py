@@ -16,7 +16,7 @@ from abaton.control import Arrived, Event, Failed, Joined, Left, Noted, Scored, 
 from abaton.engines.contract import Task, TrainTask
 from abaton.engines.flower import answers
 from abaton.engines.flower.differences import Shelf
-from abaton.engines.flower.parcels import Lost, Parcel, Post, plain_reason
+from abaton.engines.flower.parcels import DIED, Lost, Parcel, Post, plain_reason
 from abaton.engines.flower.seats import Seat, Site, Sites
 from abaton.errors import AbatonError
 
@@ -135,6 +135,9 @@ class FlowerEngine:
         for seat in self._sites.seats:
             seat.waiting = [task for task in seat.waiting if task.key != key]
 
+    def close(self) -> None:
+        """Nothing to let go: the post belongs to Flower."""
+
     def tell(self, committed: int) -> None:
         """Let learners know, with the next message to their site or by one of its own."""
         self._committed = committed
@@ -165,7 +168,7 @@ class FlowerEngine:
         return {"run": network.run, "study": network.study, "layout": network.layout}
 
     def _meet(self, node: int, answer: Parcel | Lost) -> None:
-        if isinstance(answer, Lost):
+        if isinstance(answer, Lost) or answer.reason == DIED:
             self._met.nodes.discard(node)  # it is asked again when it is seen again
             return
         try:
@@ -279,12 +282,15 @@ class FlowerEngine:
             return
         seat.deaths += code != _GONE
         if seat.deaths > _DEATHS:
-            self._leave(seat, "process ended")
+            self._leave(seat, DIED)
             return
         seat.put_back()
         self._note(seat.site.name, _AGAIN[code])
 
     def _hear(self, seat: Seat, answer: Parcel) -> None:
+        if answer.reason == DIED:
+            self._lost(seat, _DIED)
+            return
         seat.deaths = 0
         seat.holds = answers.holds(answer.about)
         if answer.reason == "base is gone":
