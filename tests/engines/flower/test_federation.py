@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,10 @@ from tests.engines.flower.programs import Federation, running
 from abaton.control import Arrived, Failed, Noted, Scored, from_row
 from abaton.control.community import CommunityModel
 from abaton.engines import Driver, LocalEngine, Replayed, Task, TrainTask, VirtualEngine
-from abaton.engines.flower.certificates import node_key
-from abaton.engines.flower.nodes import ROLES, Nodes
+from abaton.engines.flower.centre import Address, Centre
+from abaton.engines.flower.certificates import issue, node_key
+from abaton.engines.flower.nodes import ROLES, Membership, Nodes, free_port
+from abaton.errors import SettingsError
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 
@@ -125,6 +129,43 @@ def test_an_asynchronous_run_survives_its_node_its_controller_and_its_superlink(
         check_memory(journal, told, tasks)
 
 
+def test_rubbish_numbers_that_are_none_bombs_and_strangers_spoil_nothing(federation, tmp_path):
+    """One run: a site that answers rubbish, one that agreed to another study, and one with another layout."""
+    strangers = [stranger(federation, site) for site in ("e", "f")]
+    run = "spoilt"
+    try:
+        submit(federation, run)
+        federation.tend(lambda: versions(federation, run) == study.rules(run).rounds)
+    finally:
+        for keeper in (
+            keeper for nodes in strangers for keeper in (nodes.keepers["train"], nodes.desks["train"])
+        ):
+            keeper.stop()
+    with Store(federation.folder / run) as store:
+        journal = Journal(store, run)
+        told, expected = events(journal), digests(store, run)
+        replayed(journal, told, expected, tmp_path, run)
+    failed = [e for e in told if isinstance(e, Failed) and e.learner == "d"]
+    assert len(failed) >= 3
+    assert {e.reason for e in failed} <= {"unreadable update", "learner is gone"}
+    assert "d" not in {e.learner for e in told if isinstance(e, Arrived)}
+    words = [e.what for e in told if isinstance(e, Noted) and not e.learner]
+    assert any("is turned away: another study" in each for each in words), words
+    assert any("is turned away: another layout" in each for each in words), words
+
+
+def stranger(federation: Federation, site: str) -> Nodes:
+    """A node, admitted and connected, that does not belong in the run."""
+    member = replace(federation.sites["a"].member, site=site, folder=federation.folder / site)
+    nodes = Nodes(member, federation.said.append)
+    _, public = node_key(nodes.key("train"))
+    federation.centre.admit(public, site, "train")
+    nodes.open()
+    for keeper in (nodes.desks["train"], nodes.keepers["train"]):
+        keeper.start()
+    return nodes
+
+
 class Told(Replayed):
     """A journal told to a new controller, with the tasks that it asks for."""
 
@@ -135,7 +176,9 @@ class Told(Replayed):
         super().submit(tasks)
 
 
-def replayed(journal: Journal, told: list, expected: list[str], folder: Path) -> dict[str, Task]:
+def replayed(
+    journal: Journal, told: list, expected: list[str], folder: Path, run: str = "async"
+) -> dict[str, Task]:
     """The journal alone gives the same versions; the tasks that were asked for on the way."""
     with Store(folder) as fresh:
         again = Journal(fresh, "again")
@@ -144,7 +187,7 @@ def replayed(journal: Journal, told: list, expected: list[str], folder: Path) ->
                 again.payloads.put(journal.payloads.get(event.payload))
         engine = Told(VirtualEngine({}, {}, keep=again.payloads.put, seed=0), told)
         engine.tasks = {}
-        Driver(study.rules("async"), study.community("async"), engine, again).run()
+        Driver(study.rules(run), study.community(run), engine, again).run()
         assert digests(fresh, "again") == expected
         return engine.tasks
 
@@ -178,6 +221,37 @@ def test_a_revoked_site_is_cut_off_and_an_unknown_key_is_never_let_in(federation
     finally:
         foreign.stop()
     assert refusals(tmp_path) >= 1
+
+
+def test_an_expired_certificate_keeps_nodes_out_until_it_is_renewed(tmp_path):
+    said, days = [], timedelta(days=10)
+    own = issue(tmp_path / "certificates", ["127.0.0.1"], datetime.now(UTC) - days, days=3)
+    centre = Centre(tmp_path / "centre", Address("127.0.0.1", free_port()), own, said.append)
+    member = Membership("a", str(centre.address), own.authority, f"{PROGRAMS}:open_desk", tmp_path / "a")
+    nodes = Nodes(member, said.append)
+    _, public = node_key(nodes.key("train"))
+    log = tmp_path / "a" / "logs" / "train.log"
+    try:
+        with pytest.raises(SettingsError, match="expired"):
+            centre.start(patience=20)
+        nodes.keepers["train"].start()
+        until(lambda: log.exists() and "certificate has expired" in log.read_text())
+        assert "SuperNode ID" not in log.read_text()
+        centre.stop()
+        issue(tmp_path / "certificates", ["127.0.0.1"], datetime.now(UTC))
+        centre.start()
+        centre.admit(public, "a", "train")
+        until(lambda: nodes.keepers["train"].watch() or "SuperNode ID" in log.read_text())
+    finally:
+        nodes.keepers["train"].stop()
+        centre.stop()
+
+
+def until(so: Callable[[], object], patience: float = 180.0) -> None:
+    end = time.monotonic() + patience
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.5)
 
 
 def refusals(folder: Path) -> int:

@@ -7,6 +7,7 @@ Only nodes whose key was admitted may connect, over TLS.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -211,12 +212,22 @@ class Centre:
                     f"https://{self.address.near}/health", verify=trusted, trust_env=False
                 ).is_success:
                     return
-            except httpx.TransportError:
+            except httpx.TransportError as error:
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise self._untrusted(str(error)) from None
                 time.sleep(0.2)
         raise SettingsError(
             "the SuperLink does not answer",
             where=str(self.address),
             remedy=f"see {self.folder / 'logs' / 'superlink.log'}",
+        )
+
+    def _untrusted(self, said: str) -> SettingsError:
+        why = re.search(r"failed: ([^(]*)", said)
+        return SettingsError(
+            f"the centre's certificate is not valid: {why[1].strip() if why else 'see the log'}",
+            where=str(self._certificates.certificate),
+            remedy="renew it: without given certificates a new one is made at each start",
         )
 
 

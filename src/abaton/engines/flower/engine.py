@@ -23,6 +23,7 @@ from abaton.errors import AbatonError
 Check = Callable[[str, int, bytes], None]
 
 _DEATHS = 3
+_SILENT = 3.0
 _GONE, _DIED, _REPLY_GONE, _LATE = 5, 8, 4, 3  # Flower's codes
 _AGAIN = {
     _GONE: "node is gone, its task waits",
@@ -138,6 +139,10 @@ class FlowerEngine:
     def close(self) -> None:
         """Nothing to let go: the post belongs to Flower."""
 
+    def note(self, what: str) -> None:
+        """Let the journal say what happened to the controller itself."""
+        self._note("", what)
+
     def tell(self, committed: int) -> None:
         """Let learners know, with the next message to their site or by one of its own."""
         self._committed = committed
@@ -148,7 +153,10 @@ class FlowerEngine:
         """Ask new nodes who they are, and notice those that are gone."""
         if self.now() < self._met.looked + 10 * self._network.poll:
             return
-        self._met.looked, there = self.now(), set(self._post.nodes())
+        began = self.now()
+        self._met.looked, there = began, set(self._post.nodes())
+        if (silent := self.now() - began) > _SILENT:  # Flower's own calls wait and try again
+            self._note("", f"the network did not answer for {silent:.0f} s")
         for seat in self._sites.seats:
             if seat.node is not None and not self._is_admitted(seat.node, seat):
                 self._note(seat.site.name, "node was revoked")

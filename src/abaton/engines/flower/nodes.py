@@ -61,13 +61,17 @@ class Nodes:
 
     def start(self) -> None:
         """Start both desks and both nodes."""
+        self.open()
+        for keeper in self._all:
+            keeper.start()
+
+    def open(self) -> None:
+        """Make the places where desks and nodes meet."""
         self._sockets.mkdir(mode=0o700)
         self.member.folder.mkdir(parents=True, exist_ok=True)
         for role in ROLES:
             with replacing(self._settings(role), mode=0o600) as begun:
                 begun.write_text(json.dumps(self._config(role)))
-        for keeper in self._all:
-            keeper.start()
 
     def watch(self) -> None:
         """Start again what has ended."""

@@ -241,6 +241,8 @@ class Controller:
         rules = self._learning.rules(len(members), seed=seed)
         run = Run(rules, self._model, self._learning.pipeline(), Journal(self.store, row.run))
         engine = self._engine(row, run, members)
+        if run.journal.known:
+            engine.note("the controller was started again")
         outcome = live(run, engine, self._watch)
         self.step("sites judge the community model")
         result = {**asdict(outcome), **self._judged(row, run.journal, outcome, members)}
