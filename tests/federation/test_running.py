@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,47 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(four, store):
         run_study(four.study, four.sites, store, options(four), now=NOW, watch=after(9))
     row = next(each for each in store.runs() if each.status == "running")
     assert resume_study(store, row).result["digest"] == whole.result["digest"]
+
+
+@pytest.mark.slow
+def test_a_local_run_that_was_cut_off_goes_on_where_it_stopped(four, store):
+    with pytest.raises(Cut):
+        run_study(four.study, four.sites, store, options(four, engine="local"), now=NOW, watch=after(12))
+    (row,) = store.runs()
+    before = [body["task"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
+    done = resume_study(store, row)
+    after_all = [body["task"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
+    assert done.status == "finished"
+    assert before
+    assert after_all[: len(before)] == before, "what had arrived is not trained again"
+    assert len(set(after_all)) == len(after_all), "and nothing is counted twice"
+
+
+def works(place: Path, start: datetime, end: datetime) -> None:
+    words = f'hours = {{ start = "{start:%H:%M}", end = "{end:%H:%M}" }}'
+    text = place.read_text().replace("[limits]", "")
+    place.write_text(f"{text}\n[limits]\n{words}\n")
+
+
+@pytest.mark.slow
+def test_outside_its_hours_a_site_takes_no_part_and_the_others_go_on(four, store):
+    local = NOW.astimezone()
+    works(four.sites[0], local + timedelta(hours=2), local + timedelta(hours=4))
+    row = run_study(four.study, four.sites, store, options(four), now=NOW)
+    assert "works from" in row.recipe["left_out"]["athens"]
+    arrived = {body["learner"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"}
+    assert arrived == {each.parent.name for each in four.sites[1:]}
+
+
+@pytest.mark.slow
+def test_a_site_whose_hours_end_refuses_the_next_task(four, store):
+    begun = NOW.replace(second=59)  # the next minute begins after a second of simulated time
+    local = begun.astimezone()
+    works(four.sites[0], local - timedelta(hours=1), local + timedelta(minutes=1))
+    row = run_study(four.study, four.sites, store, options(four), now=begun)
+    rows = list(Journal(store, row.run).rows())
+    assert any(kind == "Failed" and body["learner"] == "athens" for kind, body in rows)
+    assert row.status == "finished"
 
 
 @pytest.mark.slow

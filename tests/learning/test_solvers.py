@@ -51,7 +51,7 @@ def test_every_solver_equals_its_reference(settings):
     start, *slopes = vectors(12)
     solver, model = Solver.begin(settings, start, None), start.copy()
     for slope in slopes:
-        solver.apply(model, slope.copy(), settings.learning_rate)
+        solver.apply(model, [slope[:3].copy(), slope[3:].copy()], settings.learning_rate)
     assert model == pytest.approx(reference(settings, start, slopes), abs=2e-6)
     assert solver.kept() == {}
 
@@ -62,12 +62,12 @@ def test_a_kept_memory_goes_on_where_it_stopped(settings):
     start, *slopes = vectors(11)
     whole, model = Solver.begin(settings, start, None), start.copy()
     for slope in slopes:
-        whole.apply(model, slope.copy(), 0.01)
+        whole.apply(model, [slope.copy()], 0.01)
     other, kept = start.copy(), None
     for part in (slopes[:4], slopes[4:]):
         solver = Solver.begin(settings, start, kept)
         for slope in part:
-            solver.apply(other, slope.copy(), 0.01)
+            solver.apply(other, [slope.copy()], 0.01)
         kept = solver.kept()
     assert np.array_equal(model, other)
     assert Solver.begin(TrainSettings(momentum=0.9), start, kept).steps == 0, "only if the settings say so"
@@ -88,7 +88,7 @@ def test_the_proximal_pull_leads_back_to_the_start():
     model = far.copy()
     solver = Solver.begin(TrainSettings(proximal=1.0), start, None)
     for _ in range(200):
-        solver.apply(model, np.zeros(SIZE, np.float32), 0.1)
+        solver.apply(model, [np.zeros(SIZE, np.float32)], 0.1)
     assert model == pytest.approx(start, abs=1e-5)
 
 

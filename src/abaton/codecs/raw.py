@@ -27,7 +27,8 @@ class Raw(Written):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as little-endian float32."""
-        return wire.pack(self.code, layout, layout.check(update, whose="update").astype("<f4").data)
+        values = np.ascontiguousarray(layout.check(update, whose="update"), dtype="<f4")
+        return wire.pack(self.code, layout, values.data)
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The same numbers, bit for bit."""

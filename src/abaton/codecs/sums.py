@@ -56,7 +56,7 @@ class DecodedSum:
         return (self.sum / check_total(self.total)).astype(np.float32)
 
     def _include(self, payload: bytes, weight: float, key: Key) -> None:
-        self.sum += weight * self.codec.decode(payload, self.layout, key).astype(np.float64)
+        self.sum += np.multiply(self.codec.decode(payload, self.layout, key), weight, dtype=np.float64)
 
 
 def check_same(one: DecodedSum | object, other: DecodedSum | object) -> None:

@@ -78,8 +78,9 @@ class ConsentedLearner(Learner):
         """Ask who is still in; the rows of the others leave the learner's memory.
 
         Raises:
-            Refused: Fewer are left than the smallest number that is trained on.
+            Refused: Fewer are left than the smallest number that is trained on, or the machine may not work now.
         """
+        self._roll.file.document.limits.check_hours(self._roll.moment(at))
         rows = self._rows
         if version is None:
             inside = self._roll.inside(rows.validation.subjects, at)

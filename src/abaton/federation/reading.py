@@ -80,6 +80,7 @@ def read_sites(
 
 def _read(study: Study, file: SiteFile, now: datetime, step: Step) -> Reading:
     try:
+        file.document.limits.check_hours(now)
         site = open_site(file, study, now, step=step)
         return _reading(file, site)
     except AbatonError as error:

@@ -141,7 +141,7 @@ class Crew:
             for i in waiting:
                 answers[i] = self._train_one(jobs[i])
 
-        with one_thread():
+        with one_thread:
             worth = sum(self._work(jobs[i]) > _WORTH_A_THREAD for i in chosen)
             helpers = max(0, min(self._workers, worth) - 1)
             if helpers and self._threads is None:

@@ -92,6 +92,7 @@ class Learner:
         self._memory = codec.start(model.layout)
         self._local: dict[str, Vector] = {}
         self.cohort = ""
+        self._chance: np.random.Generator | None = None
 
     def begin(self, at: float, version: int | None = None) -> None:
         """Hear that a task is taken up; a learner bound to consents asks here who is still in, and notes the cohort.
@@ -239,6 +240,16 @@ class Learner:
         return hashlib.blake2b(text, digest_size=32, person=b"abaton-task-1").digest()
 
     def _generator(self, task: str) -> np.random.Generator:
+        """Everything random in a task; a new generator each time would cost more than a small epoch's shuffle."""
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()
-        seed = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
-        return np.random.Generator(np.random.PCG64(seed))
+        digest = hashlib.blake2b(text, digest_size=32).digest()
+        state, stream = int.from_bytes(digest[:16], "little"), int.from_bytes(digest[16:], "little") | 1
+        if self._chance is None:
+            self._chance = np.random.Generator(np.random.PCG64(0))
+        self._chance.bit_generator.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": state, "inc": stream},
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return self._chance

@@ -7,7 +7,7 @@ in place, and keep nothing themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -171,14 +171,19 @@ class Solver:
         steps = int(memory[_STEPS][0]) if _STEPS in memory else 0
         return cls(settings, start, first, second, kind, steps)
 
-    def apply(self, model: Vector, slope: Vector, eta: float) -> None:
-        """Move a model along one batch's gradient."""
+    def apply(self, model: Vector, slopes: Sequence[Vector], eta: float) -> None:
+        """Move a model along one batch's gradient, which comes in parts that follow each other."""
         s = self.settings
         self.steps += 1
-        advance(
-            model, slope, self.anchor, self.first, self.second,
-            self.kind, self.steps, eta, s.momentum, s.proximal, s.clip,
-        )  # fmt: skip
+        if s.clip > 0:
+            slopes = [np.concatenate(slopes)]  # its length is that of the whole
+        end = 0
+        for slope in slopes:
+            part = slice(end, end := end + slope.size)
+            advance(
+                model[part], slope, self.anchor[part], self.first[part], self.second[part],
+                self.kind, self.steps, eta, s.momentum, s.proximal, s.clip,
+            )  # fmt: skip
 
     def kept(self) -> dict[str, Vector]:
         """What the learner keeps for its next task: nothing, unless the settings say so."""

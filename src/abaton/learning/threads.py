@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from threadpoolctl import ThreadpoolController
-
-_lock = threading.Lock()
-_inside = 0
-_before: list[tuple[Any, int]] = []
 
 
 @cache
@@ -23,24 +17,28 @@ def _libraries() -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let PyTorch and the matrix library use one thread each; as before when the last of all users has left."""
-    global _inside
-    with _lock:
-        if not _inside:
-            _before[:] = [(library, library.num_threads) for library in _libraries()]
-            _before.append((None, torch.get_num_threads()))
-            for library, _ in _before:
-                _set(library, 1)
-        _inside += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                for library, count in _before:
+class OneThread:
+    """Lets PyTorch and the matrix library use one thread each; as before when the last of all users has left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: list[tuple[Any, int]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = [(library, library.num_threads) for library in _libraries()]
+                self._before.append((None, torch.get_num_threads()))
+                for library, _ in self._before:
+                    _set(library, 1)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                for library, count in self._before:
                     _set(library, count)
 
 
@@ -49,3 +47,7 @@ def _set(library: Any, count: int) -> None:
         torch.set_num_threads(count)
     else:
         library.set_num_threads(count)
+
+
+one_thread = OneThread()
+"""The settings belong to the process, so there is one of it; learners' training enters it again and again."""

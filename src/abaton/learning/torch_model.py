@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Literal
@@ -68,12 +68,12 @@ class TorchModel:
             )
         self.layout = layout_of(self._module)
         self._flat = torch.zeros(self.layout.size)
-        self._gradient = torch.zeros(self.layout.size)
         self.dense = dense_network(self._module, self.layout, classes=task == "classes") if compiled else None
         self._fresh_local = {name: b.detach().clone() for name, b in self._module.named_buffers()}
-        _lay_over(self._parameters, self._flat, self._gradient)
-        # Convolutions run about a quarter faster this way on a processor; the vector's order stays as it is.
-        self._images = any(isinstance(m, nn.Conv2d) for m in self._module.modules())
+        # Convolutions run about a third faster with channels last on a processor; outside, the vector's order stays.
+        images = [m.weight for m in self._module.modules() if isinstance(m, nn.Conv2d)]
+        self._images = bool(images)
+        _lay_over(self._parameters, self._flat, last={id(weight) for weight in images})
 
     @property
     def remembers(self) -> bool:
@@ -106,16 +106,16 @@ class TorchModel:
     ) -> Iterator[Trained]:
         """Train epoch by epoch, for as long as the caller asks for the next one."""
         require_examples(data)
-        model = self.layout.check(vector, whose="the model").copy()
-        solver = Solver.begin(settings, vector, local)
+        model = self.layout.check(vector, whose="the model")
         dense = self.dense if self.dense is not None and self.dense.takes(data.x) else None
-        seed = int(shuffle.integers(2**63))  # drawn by both ways, so that they shuffle alike
+        solver = Solver.begin(settings, vector if dense else self._anchor(vector, settings), local)
+        seed = int(shuffle.bit_generator.random_raw()) >> 1  # drawn by both ways, so that they shuffle alike
         dropout = None if dense else torch.Generator().manual_seed(seed)
         kept, before = dict(local or {}), solver.steps
         for number in count():
             order, eta = epoch_order(data.y, settings.window, shuffle), rate(settings, number)
-            loss, seen = 0.0, 0
-            with one_thread():
+            loss, seen, model = 0.0, 0, model.copy()
+            with one_thread:
                 for rows in stretches(order, settings, solver.steps - before, asked=enough is not None):
                     if dropout is None:
                         assert dense is not None
@@ -128,7 +128,7 @@ class TorchModel:
                     if over := enough is not None and enough():
                         break
             steps = solver.steps - before
-            yield Trained(model.copy(), steps, loss / seen, {**self._statistics(kept), **solver.kept()})
+            yield Trained(model, steps, loss / seen, {**self._statistics(kept), **solver.kept()})
             if over or steps == settings.steps:
                 return
 
@@ -145,16 +145,28 @@ class TorchModel:
         self._load(model, local)
         self._module.train()
         x, y = _tensor(data.x), self._targets(data)
-        weights, slope, total = self._flat.numpy(), self._gradient.numpy(), 0.0
+        weights, total = self._flat.numpy(), 0.0
         for rows in torch.split(torch.from_numpy(order), solver.settings.batch_size):
-            self._gradient.zero_()
+            for parameter in self._parameters:
+                parameter.grad = None  # PyTorch then hands its own result over instead of adding to zeros
             loss = self._loss(self._module(self._images_last(x[rows])), y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
-            solver.apply(weights, slope, eta)
+            solver.apply(weights, [_slope(parameter) for parameter in self._parameters], eta)
             total += float(loss.detach()) * len(rows)
-        model[:] = weights
+        for part, parameter in zip(self._shaped(model), self._parameters, strict=True):
+            part.copy_(parameter.detach())
         kept = {name: b.detach().float().numpy().copy() for name, b in self._module.named_buffers()}
         return total, kept
+
+    def _anchor(self, start: Vector, settings: TrainSettings) -> Vector:
+        """The start of a task as its weights lie in memory, the order the solver works in; only FedProx looks at it."""
+        if not self._images or not settings.proximal:
+            return start
+        self._load(start, None)
+        return self._flat.numpy().copy()
+
+    def _shaped(self, vector: Vector) -> Iterator[torch.Tensor]:
+        return _parts(self._parameters, _tensor(vector))
 
     def _statistics(self, local: Mapping[str, Vector]) -> dict[str, Vector]:
         return {name: local[name] for name in self._fresh_local if name in local}
@@ -162,7 +174,7 @@ class TorchModel:
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Probabilities per class (or predicted values) and the mean loss."""
         require_examples(data)
-        with one_thread(), torch.inference_mode():
+        with one_thread, torch.inference_mode():
             output = self._outputs(vector, data, local)
             loss = float(self._loss(output, self._targets(data)))
             said = output.softmax(1) if self.task == "classes" else output.reshape(len(data))
@@ -182,7 +194,9 @@ class TorchModel:
         return nn.functional.mse_loss(output.reshape(y.shape), y)
 
     def _load(self, vector: Vector, local: Mapping[str, Vector] | None) -> None:
-        self._flat.numpy()[:] = self.layout.check(vector, whose="the model")
+        self.layout.check(vector, whose="the model")
+        for parameter, part in zip(self._parameters, self._shaped(vector), strict=True):
+            parameter.data.copy_(part)
         for name, buffer in self._module.named_buffers():
             buffer.copy_(torch.tensor(local[name]) if local and name in local else self._fresh_local[name])
 
@@ -228,13 +242,24 @@ def _role(module: nn.Module, name: str, dimensions: int) -> Role:
     return Role.OTHER
 
 
-def _lay_over(parameters: list[nn.Parameter], flat: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Make each parameter, and its gradient, a view of its part of the flat vectors."""
-    for parameter, values, slopes in zip(
-        parameters, _parts(parameters, flat), _parts(parameters, gradient), strict=True
-    ):
-        parameter.data = values
-        parameter.grad = slopes
+def _lay_over(parameters: list[nn.Parameter], flat: torch.Tensor, *, last: Container[int]) -> None:
+    """Make each parameter a view of its part of the flat vector, some with their channels last."""
+    for parameter, values in zip(parameters, _parts(parameters, flat), strict=True):
+        if id(parameter) in last:
+            outputs, inputs, *kernel = parameter.shape
+            parameter.data = values.view(outputs, *kernel, inputs).movedim(-1, 1)
+        else:
+            parameter.data = values
+
+
+def _slope(parameter: nn.Parameter) -> Vector:
+    """A parameter's gradient in the order in which the parameter lies in memory; zeros if the loss did not use it."""
+    if parameter.grad is None:
+        return np.zeros(parameter.numel(), np.float32)
+    gradient = parameter.grad.to_dense()
+    if gradient.stride() != parameter.stride():
+        gradient = torch.empty_like(parameter).copy_(gradient)
+    return gradient.as_strided((gradient.numel(),), (1,)).numpy()
 
 
 def _parts(parameters: list[nn.Parameter], flat: torch.Tensor) -> Iterator[torch.Tensor]:

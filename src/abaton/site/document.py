@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from abaton.errors import SettingsError
+from abaton.errors import Refused, SettingsError
 from abaton.records.elements import resources
 from abaton.records.need import Dates, Rule
 from abaton.records.plan import Plan
@@ -264,6 +264,18 @@ class Limits(Part):
     memory: int = Field(2048, ge=64, description="MiB")
     batch: int | None = Field(None, ge=1)
     hours: Hours | None = None
+
+    def check_hours(self, moment: datetime) -> None:
+        """Refuse work at a moment outside the hours, by the local time of the machine.
+
+        >>> Limits(hours=Hours(start="20:00", end="06:00")).check_hours(datetime(2026, 1, 1, 23, 0))
+        """
+        if self.hours is not None and not self.hours.open_at(moment.astimezone().time()):
+            raise Refused(
+                f"the site's machine works from {self.hours.start} to {self.hours.end} only",
+                where="limits.hours",
+                remedy="start the run within these hours, or change them",
+            )
 
 
 class SiteDocument(Part):
