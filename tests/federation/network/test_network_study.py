@@ -15,6 +15,7 @@ from abaton.federation import Options, run_study
 from abaton.federation.network import FIELDS, Wish
 from abaton.federation.network.fields import fields_of
 from abaton.governance import Registry, metadata
+from abaton.site import load_site, open_site
 from abaton.store import Database, Journal, Store
 from abaton.study import load_study
 
@@ -127,6 +128,35 @@ def test_every_answer_holds_listed_fields_only_and_every_listed_field_is_used(ro
     assert all(names <= set(FIELDS[kind]) for kind, names in seen.items())
     assert {kind: set(FIELDS[kind]) for kind in seen} == seen
     assert set(seen) == set(FIELDS) - {"tell"}
+
+
+def test_no_name_id_pseudonym_or_record_is_in_any_answer(rounds, store, tmp_path):
+    canaries = {b'"resourceType"', b"Canaria-Serinus"}
+    for path in rounds.sites:
+        file = path.parent / "Patient.ndjson"
+        patients = [json.loads(line) for line in file.read_text().splitlines()]
+        for patient in patients:
+            patient["name"] = [{"family": "Canaria-Serinus"}]
+        file.write_text("".join(json.dumps(patient) + "\n" for patient in patients))
+        site = open_site(load_site(path), rounds.study, datetime.now(UTC))
+        site.table()
+        for key, person in site.people.items():
+            canaries |= {key.removeprefix("Patient/").encode(), person.encode()}
+    loop, said = Loop(tmp_path, rounds.study, rounds.sites, WISH), bytearray()
+
+    class Listening:
+        nodes, collect = loop.post.nodes, loop.post.collect
+
+        def send(self, node: int, parcel: Parcel, ttl: float) -> str:
+            letter = loop.post.send(node, parcel, ttl)
+            answer = loop.post.answers[letter]
+            said.extend(json.dumps(answer.about).encode())
+            said.extend(b"".join(answer.blobs.values()))
+            return letter
+
+    loop.run(store, Listening())
+    assert len(canaries) > 100
+    assert not [canary for canary in canaries if canary in said]
 
 
 @pytest.mark.parametrize(

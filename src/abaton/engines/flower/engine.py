@@ -16,6 +16,7 @@ from abaton.control import Arrived, Event, Failed, Joined, Left, Noted, Scored, 
 from abaton.engines.contract import Task, TrainTask
 from abaton.engines.flower import answers
 from abaton.engines.flower.differences import Shelf
+from abaton.engines.flower.hearing import Heard
 from abaton.engines.flower.parcels import DIED, Lost, Parcel, Post, plain_reason
 from abaton.engines.flower.seats import Seat, Site, Sites
 from abaton.errors import AbatonError
@@ -23,7 +24,6 @@ from abaton.errors import AbatonError
 Check = Callable[[str, int, bytes], None]
 
 _DEATHS = 3
-_SILENT = 3.0
 _GONE, _DIED, _REPLY_GONE, _LATE = 5, 8, 4, 3  # Flower's codes
 _AGAIN = {
     _GONE: "node is gone, its task waits",
@@ -88,7 +88,7 @@ class FlowerEngine:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._post, self._network, self._keep, self._check = post, network, keep, check
+        self._post, self._network, self._keep, self._check = Heard(post, clock), network, keep, check
         self._clock, self._sleep = clock, sleep
         self._began = clock()
         self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
@@ -121,6 +121,8 @@ class FlowerEngine:
             self._collect()
             self._give_up()
             self._ring()
+            if silent := self._post.silence():
+                self._note("", f"the network did not answer for {silent:.0f} s")
             if not self._happened:
                 self._hand_out()
                 self._sleep(self._pause())
@@ -153,10 +155,7 @@ class FlowerEngine:
         """Ask new nodes who they are, and notice those that are gone."""
         if self.now() < self._met.looked + 10 * self._network.poll:
             return
-        began = self.now()
-        self._met.looked, there = began, set(self._post.nodes())
-        if (silent := self.now() - began) > _SILENT:  # Flower's own calls wait and try again
-            self._note("", f"the network did not answer for {silent:.0f} s")
+        self._met.looked, there = self.now(), set(self._post.nodes())
         for seat in self._sites.seats:
             if seat.node is not None and not self._is_admitted(seat.node, seat):
                 self._note(seat.site.name, "node was revoked")

@@ -155,6 +155,7 @@ class Controller:
         self.store, self.study, self.told, self.step = store, study, told, step
         self._post = post
         wish = told.wish
+        self._version, self._known = 0, 0
         self._survey = Survey(post, self._admitted, patience=wish.patience, absence=wish.absence)
 
     def run(self) -> RunRow:
@@ -241,7 +242,8 @@ class Controller:
         rules = self._learning.rules(len(members), seed=seed)
         run = Run(rules, self._model, self._learning.pipeline(), Journal(self.store, row.run))
         engine = self._engine(row, run, members)
-        if run.journal.known:
+        self._known = run.journal.known
+        if self._known:
             engine.note("the controller was started again")
         outcome = live(run, engine, self._watch)
         self.step("sites judge the community model")
@@ -265,13 +267,15 @@ class Controller:
         return FlowerEngine(post, network, keep=run.journal.payloads.put, check=run.check)
 
     def _watch(self, state: State, event: Event) -> None:
+        self._known -= 1
+        if self._known >= 0:  # it was said when it happened
+            self._version = state.version
+            return
         if what := getattr(event, "what", ""):
             self.step(f"{event.at:.0f} s: {getattr(event, 'learner', '')} {what}".replace("  ", " "))
         if state.version != self._version:
             self._version = state.version
             self.step(f"{event.at:.0f} s: version {state.version} of {self._learning.rounds}")
-
-    _version = 0
 
     def _judged(
         self, row: RunRow, journal: Journal, outcome: Outcome, members: tuple[str, ...]
