@@ -26,7 +26,7 @@ MAY_USE = {
     "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
     "federation": {
         "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
-        "store", "engines",
+        "store", "engines", "files",
     },
     "report": {"errors", "vectors", "store"},
     "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from abaton.engines import Driver, Replayed
 from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
 from abaton.engines.flower.grid import place_of
-from abaton.learning import Examples, Learner, SklearnModel, Update
+from abaton.learning import Examples, Learner, SklearnModel
 from abaton.store import Journal, Store
 
 SITES = ("a", "b", "c", "d")
@@ -40,21 +39,13 @@ MODEL = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=FEATURES, 
 CANARY = "Canary-4711"
 
 
-class Unhurried(Learner):
-    """A learner whose training takes a while if it has many epochs, so that it can be disturbed."""
-
-    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
-        time.sleep(3.0 if settings.epochs > 2 else 0.0)
-        return super().train(task, version, start, settings, *rest)
-
-
 def open_learner(site: str) -> Learner:
     """A site's learner; its data are drawn, not read."""
     draw = np.random.default_rng(SITES.index(site))
     truth = np.random.default_rng(99).normal(size=FEATURES)
     x = draw.normal(size=(160 + 40 * SITES.index(site), FEATURES)).astype(np.float32)
     y = (x @ truth > 0).astype(np.int64)
-    return Unhurried(site, MODEL, Examples(x[40:], y[40:]), CODEC, 0, validation=Examples(x[:40], y[:40]))
+    return Learner(site, MODEL, Examples(x[40:], y[40:]), CODEC, 0, validation=Examples(x[:40], y[:40]))
 
 
 class Spoilt(Desk):
@@ -97,16 +88,12 @@ def open_desk(config: Mapping[str, Any]) -> Desk:
 
 
 def rules(name: str) -> Rules:
-    """Runs by name: short rounds, and an asynchronous run that takes long enough to be disturbed."""
+    """Runs by name: short rounds, and an asynchronous run that somebody spoils."""
     training = TrainSettings(epochs=2, batch_size=20)
     if name.startswith("rounds"):
         return Rules(4, 2, training=training, weighting=(ByValidation(),), pacing=Synchronous())
-    if name.startswith("spoilt"):
-        weighting = (ByValidation(evaluators=1),)
-        return Rules(4, 9, training=training, weighting=weighting, pacing=Asynchronous(attempts=5))
-    slow = TrainSettings(epochs=3, batch_size=20)
-    weighting = (ByValidation(evaluators=2),)
-    return Rules(4, 28, training=slow, weighting=weighting, pacing=Asynchronous(attempts=5))
+    weighting = (ByValidation(evaluators=1),)
+    return Rules(4, 9, training=training, weighting=weighting, pacing=Asynchronous(attempts=5))
 
 
 def community(name: str) -> CommunityModel:

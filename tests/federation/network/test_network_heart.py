@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from abaton.store import Journal, RunRow, Store
 from abaton.study import Study
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.shared]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.shared, pytest.mark.xdist_group("heart")]
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINS_FOR = 240
@@ -169,7 +169,7 @@ def killed(*words: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def life(shared, tmp_path_factory) -> Iterator[Life]:
+def life(shared, tmp_path_factory) -> Life:
     folder = tmp_path_factory.mktemp("heart")
     study = write_hospitals(shared, folder, {"rounds = 140": f"rounds = 1000\nseconds = {TRAINS_FOR}"})
     with hosts(["centre", *SITES]) as net, net.captured("centre", folder / "wire"):
@@ -177,9 +177,10 @@ def life(shared, tmp_path_factory) -> Iterator[Life]:
         try:
             how = net.slow("long-beach", queue="4kb", loss="2%")
             federation.join()
-            yield lived(federation, study, how)
+            made = lived(federation, study, how)
         finally:
             federation.stop()
+    return made
 
 
 def lived(federation: Federation, study: Study, how: str) -> Life:

@@ -215,6 +215,10 @@ class FlowerEngine:
     def _away(self, seat: Seat) -> None:
         """A node is gone: what it was doing waits until it is back."""
         seat.put_back()
+        if (
+            seat.node is not None
+        ):  # Flower may list it for a while: it is asked who it is until it answers again
+            self._met.nodes.discard(seat.node)
         seat.node, seat.since = None, self.now()
         self._note(seat.site.name, _AGAIN[_GONE])
 
@@ -287,7 +291,10 @@ class FlowerEngine:
             late = code == _LATE
             self._done(seat, [], "no answer in time" if late else "learner failed")
             return
-        seat.deaths += code != _GONE
+        if code == _GONE:
+            self._away(seat)
+            return
+        seat.deaths += 1
         if seat.deaths > _DEATHS:
             self._leave(seat, DIED)
             return
