@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 import pytest
@@ -22,12 +23,14 @@ class Consents:
     def __init__(self, until: dict[str, datetime], never: str = "") -> None:
         self.until, self.never = until, never
 
-    def __call__(self, subject: str, kind: str, moment: datetime, action: object = None) -> Permission:
+    def __call__(
+        self, subject: str, moment: datetime, action: object = None, kinds: Collection[str] = ()
+    ) -> Permission:
         if subject not in self.until:
             return Permission(allowed=False, reason="no consent")
         if moment >= self.until[subject]:
             return Permission(allowed=False, reason="the consent has expired")
-        return Permission(allowed=kind != self.never or not kind, ground="consent", reason="type not covered")
+        return Permission(allowed=True, ground="consent", without=frozenset({self.never} & {*kinds}))
 
 
 def funnel_of(site) -> dict[str, int]:

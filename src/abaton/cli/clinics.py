@@ -7,7 +7,15 @@ from pathlib import Path
 import typer
 
 from abaton.cli.output import emit, note, table
-from abaton.cli.runs import JsonOption, StoreOption, opened_store, summary, tell_outcome, watching
+from abaton.cli.runs import (
+    AddressOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    summary,
+    tell_outcome,
+    watching,
+)
 
 
 def clinics(
@@ -18,6 +26,10 @@ def clinics(
         None,
         help="A privacy budget for each clinic: updates are clipped and noised, and the run ends in time.",
     ),
+    engine: str = typer.Option(
+        "virtual", help="virtual (a simulated clock) or ray (tasks on a Ray cluster)."
+    ),
+    address: str = AddressOption,
     quick: bool = typer.Option(False, "--quick", help="A small cohort and five rounds: a few seconds."),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
@@ -35,7 +47,7 @@ def clinics(
         from abaton.lab.experiment import start
 
         recipe = lab_clinics.recipe(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon)
-        row = start(opened, recipe, watch)
+        row = start(opened, recipe, watch, engine=engine, address=address)
         community = opened.vectors.get(opened.models(row.run)[-1].digest)
         rows = lab_clinics.comparison(community, seed=seed, rounds=rounds, scale=scale)
         data = {**summary(opened, row), "comparison": rows}

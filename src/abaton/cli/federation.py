@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, save, table
-from abaton.cli.runs import JsonOption, StoreOption, opened_store, summary, tell_outcome, watching
+from abaton.cli.runs import (
+    AddressOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    summary,
+    tell_outcome,
+    watching,
+)
 
 if TYPE_CHECKING:
     from abaton.store import RunRow, Store
@@ -26,8 +34,10 @@ def run(
     ),
     engine: str = typer.Option(
         "virtual",
-        help="virtual (a simulated clock), local (processes here) or flower (a network on this machine).",
+        help="virtual (a simulated clock), local (processes here), ray (tasks on a Ray cluster) or flower "
+        "(a network on this machine).",
     ),
+    address: str = AddressOption,
     seed: int = typer.Option(1990, min=0, help="Decides every random number."),
     baselines: bool = typer.Option(
         False,
@@ -50,7 +60,7 @@ def run(
     document = load_study(study)
     rounds = document.learning.rounds if document.learning else None
     with opened_store(store) as opened, watching(rounds) as watch:
-        options = Options(engine, seed, baselines=baselines)
+        options = Options(engine, seed, baselines=baselines, address=address)
         row = run_study(document, [*sites, *(more or ())], opened, options, watch=watch, step=note)
         data = _told(opened, row)
     if json:

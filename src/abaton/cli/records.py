@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ import typer
 from abaton.cli.anonymity import anonymity
 from abaton.cli.output import emit, note, progress, table
 from abaton.cli.privacy import completed, facts_of, read_inputs, write_report
+from abaton.cli.runs import AddressOption
 from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
+    from abaton.records.exporting import Pool
     from abaton.records.need import Need
     from abaton.records.tally import Tally
     from abaton.report import PrivacyInputs
@@ -50,6 +53,10 @@ def deidentify(
         "stated by the data holder", "--ground", help="Why these records may be used: the consent or vote."
     ),
     jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="How many processes work side by side."),
+    ray: bool = typer.Option(
+        False, "--ray", help="Work on a Ray cluster whose machines see the same folders."
+    ),
+    address: str = AddressOption,
     resume: bool = typer.Option(False, "--resume", help="Go on with an export that was interrupted."),
     skip_refused: bool = typer.Option(False, "--skip-refused", help="Leave refused records out and go on."),
     report: Path | None = typer.Option(
@@ -82,7 +89,7 @@ def deidentify(
     year = datetime.now(UTC).year
     job = Job(need, secret, year, ground, site, str(mapping) if mapping else "", skip_refused)
     whole = Tally()
-    with progress() as bar:
+    with progress() as bar, _pool(address) if ray else nullcontext() as pool:
         task = bar.add_task("de-identifying", total=len(sources), detail="")
 
         def step(outcome: Outcome) -> None:
@@ -91,7 +98,7 @@ def deidentify(
             if outcome.error:
                 note(f"abaton: {outcome.error}")
 
-        outcomes = export(sources, out, job, processes=jobs, resume=resume, step=step)
+        outcomes = export(sources, out, job, processes=jobs, pool=pool, resume=resume, step=step)
     files = [{"in": o.source, "out": o.out, "refused": bool(o.error)} for o in outcomes]
     _print_tally(whole, need, files, json=json)
     codes = [outcome.exit_code for outcome in outcomes if outcome.error]
@@ -104,6 +111,12 @@ def deidentify(
         raise typer.Exit(max(codes))
     if report is not None and study is not None:
         _report(report, known, study, need, inputs, [str(out / o.out) for o in outcomes if o.out], whole)
+
+
+def _pool(address: str) -> AbstractContextManager[Pool]:
+    from abaton.engines.ray import ray_pool
+
+    return ray_pool(address)
 
 
 def _report(

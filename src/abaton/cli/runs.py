@@ -19,6 +19,9 @@ StoreOption = typer.Option(
     None, "--store", envvar="ABATON_STORE", help="Folder of the store; by default in the user's data folder."
 )
 JsonOption = typer.Option(False, "--json", help="Print as JSON.")
+AddressOption = typer.Option(
+    "", "--address", envvar="RAY_ADDRESS", help="Where the Ray cluster is; without one it is started here."
+)
 
 
 def runs(*, store: Path | None = StoreOption, json: bool = JsonOption) -> None:

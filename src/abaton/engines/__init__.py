@@ -3,8 +3,9 @@
 from abaton.engines.checkpoint import Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
-from abaton.engines.living import Run, live, local, status_of, virtual
+from abaton.engines.living import Run, live, local, on_ray, status_of, virtual
 from abaton.engines.local import LocalEngine
+from abaton.engines.ray import RayEngine, Remake
 from abaton.engines.replay import Replayed, Resumed
 from abaton.engines.virtual import Profile, VirtualEngine
 
@@ -16,6 +17,8 @@ __all__ = [
     "LocalEngine",
     "Outcome",
     "Profile",
+    "RayEngine",
+    "Remake",
     "Replayed",
     "Resumed",
     "Run",
@@ -24,6 +27,7 @@ __all__ = [
     "VirtualEngine",
     "live",
     "local",
+    "on_ray",
     "status_of",
     "virtual",
 ]

@@ -14,6 +14,7 @@ from abaton.control.draw import round_key
 from abaton.engines.contract import Engine
 from abaton.engines.drive import Driver, Observer, Outcome, Watcher
 from abaton.engines.local import LocalEngine
+from abaton.engines.ray import RayEngine, Remake
 from abaton.engines.replay import Replayed
 from abaton.engines.virtual import Profile, VirtualEngine
 from abaton.learning import Learner, Model
@@ -70,6 +71,22 @@ def local(
     """The learners as processes of this machine; what they must remember is kept in a folder."""
     keep = run.journal.payloads.put
     return LocalEngine(learners, keep=keep, check=run.check, states=states, groups=groups)
+
+
+def on_ray(
+    learners: Mapping[str, Learner],
+    run: Run,
+    remake: Remake,
+    states: Path,
+    groups: Mapping[str, str] | None = None,
+    *,
+    address: str = "",
+) -> RayEngine:
+    """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here."""
+    keep = run.journal.payloads.put
+    return RayEngine(
+        learners, remake, keep=keep, check=run.check, address=address, states=states, groups=groups
+    )
 
 
 def live(

@@ -24,8 +24,8 @@ import numpy as np
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, settings_from
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.site import SiteState
-from abaton.errors import AbatonError, SettingsError
+from abaton.engines.site import SiteState, check_states
+from abaton.errors import AbatonError
 from abaton.learning import Learner, Watch
 
 Check = Callable[[str, int, bytes], None]
@@ -72,7 +72,7 @@ class LocalEngine:
         groups: Mapping[str, str] | None = None,
         states: Path | None = None,
     ) -> None:
-        _check_states(learners, states)
+        check_states(learners, states, "local engine")
         self._states = states
         self._learners, self._keep, self._check, self._patience = learners, keep, check, patience
         self._began = time.monotonic()
@@ -236,16 +236,6 @@ def _end(worker: _Worker) -> None:
     worker.pipe.close()
     worker.process.kill()
     worker.process.join()
-
-
-def _check_states(learners: Mapping[str, Learner], states: Path | None) -> None:
-    for learner in learners.values():
-        if states is None and (learner.kept or learner.model.remembers):
-            raise SettingsError(
-                f"learner '{learner.name}' keeps something from task to task, and has no place for it",
-                where="local engine",
-                remedy="give the engine a folder with states=",
-            )
 
 
 def _serve(learner: Learner, pipe: Connection, committed: mmap.mmap, states: Path | None) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from abaton.errors import StoreError
+from abaton.errors import SettingsError, StoreError
 from abaton.files import replacing
 from abaton.learning import Learner
 from abaton.store import digest_of, writing
@@ -74,3 +74,20 @@ class SiteState:
                 where=str(self.path),
                 remedy="restore the file from a backup, or remove it: the learner then begins anew",
             ) from error
+
+
+def check_states(learners: Mapping[str, Learner], states: Path | None, where: str) -> None:
+    """Refuse learners that keep something from task to task if there is no place for it.
+
+    Args:
+        learners: who takes part.
+        states: the folder that was given for it.
+        where: the engine's name, for the error.
+    """
+    for learner in learners.values():
+        if states is None and (learner.kept or learner.model.remembers):
+            raise SettingsError(
+                f"learner '{learner.name}' keeps something from task to task, and has no place for it",
+                where=where,
+                remedy="give the engine a folder with states=",
+            )

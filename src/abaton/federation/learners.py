@@ -41,7 +41,55 @@ def examples(table: Scaled) -> Examples:
     return Examples(table.x, table.y)
 
 
-class ConsentedLearner(Learner):
+class LimitedLearner(Learner):
+    """A learner of a site that limits how many rows a batch may hold.
+
+    Args:
+        name: The site's id.
+        model: What is trained.
+        rows: For training.
+        codec: How updates travel.
+        seed: The run's.
+        validation: For validation.
+        batch: The largest batch that the site allows, if it limits it.
+        secret: What feeds the noise for privacy.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        rows: Examples,
+        codec: Pipeline,
+        seed: int,
+        validation: Examples | None,
+        *,
+        batch: int | None,
+        secret: bytes,
+    ) -> None:
+        super().__init__(name, model, rows, codec, seed, validation, secret=secret)
+        self.batch, self.secret = batch, secret
+
+    def steps(self, settings: TrainSettings) -> int:
+        """How many batches a task takes, none larger than the site allows."""
+        return super().steps(self._limited(settings))
+
+    def train(
+        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch = ALONE
+    ) -> Update:
+        """Train in batches that are not larger than the site allows."""
+        return super().train(task, version, start, self._limited(settings), watch)
+
+    def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Epoch]:
+        """Train epoch by epoch in batches that are not larger than the site allows."""
+        return super().train_epochs(task, start, self._limited(settings))
+
+    def _limited(self, settings: TrainSettings) -> TrainSettings:
+        most = settings.batch_size if self.batch is None else min(self.batch, settings.batch_size)
+        return replace(settings, batch_size=most)
+
+
+class ConsentedLearner(LimitedLearner):
     """A site's learner and evaluator.
 
     Args:
@@ -69,10 +117,9 @@ class ConsentedLearner(Learner):
         batch: int | None,
         secret: bytes,
     ) -> None:
-        super().__init__(
-            name, model, examples(rows.train), codec, seed, examples(rows.validation), secret=secret
-        )
-        self._rows, self._roll, self._floor, self._batch = rows, roll, floor, batch
+        train, held = examples(rows.train), examples(rows.validation)
+        super().__init__(name, model, train, codec, seed, held, batch=batch, secret=secret)
+        self._rows, self._roll, self._floor = rows, roll, floor
 
     def begin(self, at: float, version: int | None = None) -> None:
         """Ask who is still in; the rows of the others leave the learner's memory.
@@ -95,24 +142,6 @@ class ConsentedLearner(Learner):
                 where=f"site '{self.name}'",
                 remedy="the site cannot take part any more",
             )
-
-    def steps(self, settings: TrainSettings) -> int:
-        """How many batches a task takes, none larger than the site allows."""
-        return super().steps(self._limited(settings))
-
-    def train(
-        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch = ALONE
-    ) -> Update:
-        """Train in batches that are not larger than the site allows."""
-        return super().train(task, version, start, self._limited(settings), watch)
-
-    def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Epoch]:
-        """Train epoch by epoch in batches that are not larger than the site allows."""
-        return super().train_epochs(task, start, self._limited(settings))
-
-    def _limited(self, settings: TrainSettings) -> TrainSettings:
-        most = settings.batch_size if self._batch is None else min(self._batch, settings.batch_size)
-        return replace(settings, batch_size=most)
 
     def _keep(self, rows: Rows) -> None:
         self._rows = rows

@@ -49,7 +49,7 @@ class Roll:
             document, allowed = who_may(gate.registry, gate.study, Action.TRAIN, when)
             self._check(document)
             return frozenset(key for key in keys if subject_tag(gate.key, self.people[key]) in allowed)
-        return frozenset(key for key in keys if gate(self.people[key], "", when, Action.TRAIN).allowed)
+        return frozenset(key for key in keys if gate(self.people[key], when, Action.TRAIN).allowed)
 
     def taken(self, keys: Sequence[str], at: float, version: int | None = None) -> tuple[frozenset[str], str]:
         """Take a snapshot of who is in, and its fingerprint; noted as the cohort of a round if a version is given."""

@@ -17,8 +17,21 @@ from typing import Any
 from abaton import __version__
 from abaton.codecs import Pipeline
 from abaton.control import Rules
-from abaton.engines import LocalEngine, Outcome, Profile, Run, VirtualEngine, live, local, status_of, virtual
+from abaton.engines import (
+    LocalEngine,
+    Outcome,
+    Profile,
+    RayEngine,
+    Run,
+    VirtualEngine,
+    live,
+    local,
+    on_ray,
+    status_of,
+    virtual,
+)
 from abaton.engines.drive import Watcher
+from abaton.engines.ray import require_ray
 from abaton.errors import Refused, SettingsError
 from abaton.federation.baselines import baselines
 from abaton.federation.judging import judge_models
@@ -27,12 +40,13 @@ from abaton.federation.members import Federation, Member, federate
 from abaton.federation.reading import Reading, Step, read_sites
 from abaton.federation.recipes import facts, point_of, some_versions, traffic_of
 from abaton.federation.rolls import Roll
+from abaton.federation.scaling import remake
 from abaton.learning import Model
 from abaton.site import SiteFile, load_site
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
 
-ENGINES = ("virtual", "local", "flower")
+ENGINES = ("virtual", "local", "ray", "flower")
 RECIPE = "study"
 COMMUNITY = "community"
 
@@ -42,12 +56,13 @@ class Options:
     """How a study is run.
 
     Attributes:
-        engine: `virtual` (a simulated clock), `local` (processes of this machine) or `flower` (a network, rehearsed on
-            this machine: a centre and every site's nodes).
+        engine: `virtual` (a simulated clock), `local` (processes of this machine), `ray` (tasks on a Ray cluster) or
+            `flower` (a network, rehearsed on this machine: a centre and every site's nodes).
         seed: Decides every random number.
         profiles: How fast each site's machine is, under the virtual clock.
         baselines: Whether to train each site alone and all rows pooled, too: for the lab alone.
         resamples: How often subjects are drawn again for the intervals; 0 for none, and for no curve over time.
+        address: Where the Ray cluster is; without one `RAY_ADDRESS` counts, or one is started here. Not kept.
     """
 
     engine: str = "virtual"
@@ -55,12 +70,15 @@ class Options:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     baselines: bool = False
     resamples: int = 1000
+    address: str = ""
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise SettingsError(
                 f"there is no engine '{self.engine}'", where="engine", remedy=f"use {' or '.join(ENGINES)}"
             )
+        if self.engine == "ray":
+            require_ray()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +193,10 @@ def run_readings(
         step: Told of progress, in words without content.
     """
     options, created = options or Options(), datetime.now(UTC)
+    if options.engine == "flower":
+        raise SettingsError(
+            "on a network every site reads its own records", where="engine flower", remedy="use run_study"
+        )
     files = [reading.file for reading in readings]
     run = f"{study.study.id}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     plan = _plan(study, readings, options, now, run)
@@ -292,16 +314,27 @@ def _live(store: Store, row: RunRow, plan: _Plan, watch: Watcher | None, step: S
     journal, rules, model, codec = Journal(store, row.run), plan.rules, plan.model, plan.learning.pipeline()
     run = Run(rules, model, codec, journal)
     learners = plan.learners(codec, model)
-    engine: VirtualEngine | LocalEngine
-    if plan.options.engine == "virtual":
-        engine = virtual(learners, journal, plan.options.profiles, rules.seed)
-    else:
-        engine = local(learners, run, store.folder / "states" / row.run)
-    outcome = live(run, engine, watch)
+    outcome = live(run, _engine(plan, learners, run, store.folder / "states" / row.run), watch)
     step("judging")
     result = {**asdict(outcome), **_judged(store, row, plan, journal, outcome)}
     store.finish_run(row.run, status_of(outcome, rules), result)
     return store.run(row.run)
+
+
+def _engine(
+    plan: _Plan, learners: Mapping[str, ConsentedLearner], run: Run, states: Path
+) -> VirtualEngine | LocalEngine | RayEngine:
+    options, made = plan.options, plan.federation
+    match options.engine:
+        case "virtual":
+            return virtual(learners, run.journal, options.profiles, options.seed)
+        case "local":
+            return local(learners, run, states)
+        case _:
+            sites = {name: (learner.batch, learner.secret) for name, learner in learners.items()}
+            shape = len(made.columns), len(made.classes)
+            again = remake(plan.learning, options.seed, shape, sites)
+            return on_ray(learners, run, again, states, address=options.address)
 
 
 def _judged(store: Store, row: RunRow, plan: _Plan, journal: Journal, outcome: Outcome) -> dict[str, Any]:

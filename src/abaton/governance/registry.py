@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from abaton.governance.standing import (
     judged_in,
     newest_in,
     reason_in,
+    refused_in,
     stand,
     study_in,
     subject_lock,
@@ -177,6 +178,15 @@ class Registry:
     def reason(self, ask: Ask, when: datetime) -> Reason:
         """Whether something may be done now, or why not."""
         return self.database.read(lambda connection: reason_in(connection, ask, when))
+
+    def permission(self, ask: Ask, kinds: Collection[str], when: datetime) -> tuple[Reason, frozenset[str]]:
+        """Whether something may be done with a person's records now, and with which types of them not."""
+
+        def work(connection: sql.Connection) -> tuple[Reason, frozenset[str]]:
+            reason = reason_in(connection, ask, when)
+            return reason, refused_in(connection, ask, kinds, when) if reason.allows else frozenset(kinds)
+
+        return self.database.read(work)
 
     def study(self, study: str) -> Published | None:
         """The current document of a study."""

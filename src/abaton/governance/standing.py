@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sql
@@ -51,6 +52,12 @@ def reason_in(connection: sql.Connection, ask: Ask, when: datetime) -> Reason:
     reason = judged_in(connection, current, when)
     withdrawn = reason is Reason.NOT_ACTIVE and state_in(connection, ask.subject, ask.study) == "withdrawn"
     return Reason.WITHDRAWN if withdrawn else reason
+
+
+def refused_in(connection: sql.Connection, ask: Ask, kinds: Iterable[str], when: datetime) -> frozenset[str]:
+    """The types of resources that a person's consent leaves out, where :func:`reason_in` says yes to the person."""
+    consent = newest_in(connection, ask.subject, ask.study)
+    return frozenset(kind for kind in kinds if not judge(consent, replace(ask, kind=kind), when).allows)
 
 
 def allowed_in(connection: sql.Connection, study: str, action: Action, when: datetime) -> frozenset[str]:

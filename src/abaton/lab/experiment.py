@@ -7,17 +7,20 @@ experiment again.
 from __future__ import annotations
 
 import datetime
+import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 from abaton.codecs import Pipeline
 from abaton.control import Asynchronous, Rules
 from abaton.control.score import MEASURES, VALUE_MEASURES
-from abaton.engines import Outcome, Profile, Run, live, status_of, virtual
+from abaton.engines import Outcome, Profile, Remake, Run, live, on_ray, status_of, virtual
 from abaton.engines.drive import Observer, Watcher
+from abaton.engines.ray import require_ray
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
 from abaton.store import Journal, Keep, RunRow, Store
@@ -27,6 +30,8 @@ RECIPES: Mapping[str, str] = {
     "clinics": "abaton.lab.clinics:experiment",
     "policy": "abaton.lab.federation:experiment",
 }
+ENGINES = ("virtual", "ray")
+_MAKER = "abaton.lab.experiment:remade"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +141,38 @@ def _check_site(rules: Rules, name: str, examples: Examples, held: Examples | No
         )
 
 
-def start(store: Store, recipe: Mapping[str, Any], watch: Watcher | None = None) -> RunRow:
-    """Run a recipe from the beginning, under a new name."""
+def start(
+    store: Store,
+    recipe: Mapping[str, Any],
+    watch: Watcher | None = None,
+    *,
+    engine: str = "virtual",
+    address: str = "",
+) -> RunRow:
+    """Run a recipe from the beginning, under a new name.
+
+    Args:
+        store: where the run is kept.
+        recipe: what it is made of.
+        watch: hears of every event.
+        engine: `virtual` (the simulated machines of its profiles) or `ray` (a Ray cluster, in real time).
+        address: where the Ray cluster is; without one `RAY_ADDRESS` counts, or one is started here.
+    """
+    if engine not in ENGINES:
+        raise SettingsError(
+            f"there is no engine '{engine}' in the lab", where="engine", remedy=f"use {' or '.join(ENGINES)}"
+        )
+    if engine == "ray":
+        require_ray()
     experiment = build(recipe)
     created = datetime.datetime.now(datetime.UTC)
     run = f"{recipe['name']}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     if experiment.partition is not None:
         recipe = {**recipe, "partition": dict(experiment.partition)}
-    row = RunRow(run, created.isoformat(), "virtual", recipe, experiment.model.layout.digest, "running", None)
+    row = RunRow(run, created.isoformat(), engine, recipe, experiment.model.layout.digest, "running", None)
     with store.holding(run):
         store.add_run(row)
-        return _live(store, row, experiment, watch)
+        return _live(store, row, experiment, watch, address)
 
 
 def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
@@ -162,30 +188,61 @@ def resume(store: Store, row: RunRow, watch: Watcher | None = None) -> RunRow:
         return _live(store, row, experiment, watch)
 
 
-def _live(store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None) -> RunRow:
-    outcome = simulate(experiment, Journal(store, row.run), watch)
+def _live(
+    store: Store, row: RunRow, experiment: Experiment, watch: Watcher | None, address: str = ""
+) -> RunRow:
+    journal = Journal(store, row.run)
+    if row.engine == "ray":
+        outcome = _scale_out(experiment, row, journal, watch, address)
+    else:
+        outcome = simulate(experiment, journal, watch)
     store.finish_run(row.run, status_of(outcome, experiment.rules), asdict(outcome))
     return store.run(row.run)
 
 
 def simulate(experiment: Experiment, journal: Journal, watch: Watcher | None = None) -> Outcome:
     """Run an experiment under the virtual clock; a journal that holds a part of it already is gone on with."""
-    seed = check(experiment).rules.seed
-    learners = {
-        name: Learner(
-            name,
-            experiment.models.get(name, experiment.model),
-            examples,
-            experiment.codec,
-            seed,
-            experiment.validation.get(name),
-            # A simulation can be lived through again: its sites' secrets follow from its seed. Real ones never do.
-            secret=f"simulated {seed} {name}".encode(),
-        )
-        for name, examples in experiment.sites.items()
-    }
+    run = _run(check(experiment), journal)
+    machines = virtual(_learners(experiment), journal, experiment.profiles, experiment.rules.seed)
+    return live(run, machines, watch, memory=experiment.memory)
+
+
+def _scale_out(
+    experiment: Experiment, row: RunRow, journal: Journal, watch: Watcher | None, address: str
+) -> Outcome:
+    """Run an experiment on a Ray cluster, in real time: its machines are as fast as they are."""
+    recipe = json.dumps({"name": row.recipe["name"], "settings": row.recipe["settings"]}, sort_keys=True)
+    again = Remake(_MAKER, {name: {"recipe": recipe, "name": name} for name in experiment.sites})
+    run, states = _run(experiment, journal), journal.store.folder / "states" / row.run
+    groups = {name: profile.group for name, profile in experiment.profiles.items()}
+    engine = on_ray(_learners(experiment), run, again, states, groups, address=address)
+    return live(run, engine, watch, memory=experiment.memory)
+
+
+def remade(about: Mapping[str, Any], train: Examples, validation: Examples | None) -> Learner:
+    """A learner of an experiment on a worker, called by name; its rows are those that were dealt."""
+    experiment = _built(about["recipe"])
+    return _learner(experiment, about["name"], train, validation)
+
+
+@lru_cache(maxsize=1)
+def _built(recipe: str) -> Experiment:
+    return build(json.loads(recipe))
+
+
+def _run(experiment: Experiment, journal: Journal) -> Run:
     if experiment.keep is not None:
         journal.retain(experiment.keep)
-    machines = virtual(learners, journal, experiment.profiles, seed)
-    run = Run(experiment.rules, experiment.model, experiment.codec, journal, experiment.observe)
-    return live(run, machines, watch, memory=experiment.memory)
+    return Run(experiment.rules, experiment.model, experiment.codec, journal, experiment.observe)
+
+
+def _learners(experiment: Experiment) -> dict[str, Learner]:
+    held = experiment.validation
+    return {name: _learner(experiment, name, rows, held.get(name)) for name, rows in experiment.sites.items()}
+
+
+def _learner(experiment: Experiment, name: str, train: Examples, validation: Examples | None) -> Learner:
+    model, seed = experiment.models.get(name, experiment.model), experiment.rules.seed
+    # A simulation can be lived through again: its sites' secrets follow from its seed. Real ones never do.
+    secret = f"simulated {seed} {name}".encode()
+    return Learner(name, model, train, experiment.codec, seed, validation, secret=secret)

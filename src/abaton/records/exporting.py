@@ -14,12 +14,12 @@ import secrets
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.files import begun_name, replacing, sweep
@@ -157,6 +157,19 @@ def _writer(path: Path, *, packed: bool) -> Iterator[IO[bytes] | gzip.GzipFile]:
             yield stream
 
 
+class Pool(Protocol):
+    """Other machines that files can be worked on at, which see the same folders as this one."""
+
+    @property
+    def size(self) -> int:
+        """How many pieces of work they do at once."""
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Let one of them do something; more than once, if a machine is lost over it."""
+
+
+Submit = Callable[[Source, str], Future[Outcome]]
+
 _worker: dict[str, Any] = {}
 
 
@@ -170,16 +183,34 @@ def _work(source: Source, target: str) -> Outcome:
     return export_one(source, Path(target), _worker["make"], _worker["job"])
 
 
+def work_elsewhere(job: Job, source: Source, target: str) -> Outcome:
+    """De-identify one file or a stretch of one on a machine of a pool, which serves one job after the other."""
+    if _worker.get("job") != job:
+        _worker["job"], _worker["make"] = job, job.deidentifier()
+    return _work(source, target)
+
+
 def export(
     sources: list[Source],
     out: Path,
     job: Job,
     *,
     processes: int = 1,
+    pool: Pool | None = None,
     resume: bool = False,
     step: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """De-identify all sources into a directory and tell what became of each."""
+    """De-identify all sources into a directory and tell what became of each.
+
+    Args:
+        sources: The files.
+        out: The directory.
+        job: What is done.
+        processes: How many processes of this machine do it.
+        pool: Machines that do it instead.
+        resume: Whether to go on with an export that was interrupted.
+        step: Told of every file.
+    """
     if not resume and out.is_dir() and any(out.iterdir()):
         raise SettingsError(
             "the output directory is not empty", where=str(out), remedy="choose another, or add --resume"
@@ -196,7 +227,7 @@ def export(
         if state.is_done(source, names):
             continue
         todo.append((source, out / safe_name(source, names)))
-    for outcome, source in _run(todo, job, processes):
+    for outcome, source in _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool):
         if not outcome.error:
             state.done(source, names, outcome.out)
         step(outcome)
@@ -227,7 +258,7 @@ def _run(todo: list[tuple[Source, Path]], job: Job, processes: int) -> Iterator[
     )
     others = set(active_children())
     try:
-        yield from _side_by_side(pool, todo, processes)
+        yield from _side_by_side(lambda *piece: pool.submit(_work, *piece), todo, processes)
     except BaseException:
         # Interrupted: nobody waits for what is under way, and what it had begun goes.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -240,8 +271,29 @@ def _run(todo: list[tuple[Source, Path]], job: Job, processes: int) -> Iterator[
     pool.shutdown()
 
 
+def _run_elsewhere(todo: list[tuple[Source, Path]], job: Job, pool: Pool) -> Iterator[tuple[Outcome, Source]]:
+    """Let the machines of a pool work: they know places by their whole names."""
+    if any(source.path == "-" for source, _ in todo):
+        raise SettingsError(
+            "standard input cannot be read elsewhere", where="IN", remedy="give files instead of -"
+        )
+    whole = replace(job, mapping=str(Path(job.mapping).resolve()) if job.mapping else "")
+
+    def submit(source: Source, target: str) -> Future[Outcome]:
+        there = replace(source, path=str(Path(source.path).resolve()))
+        return pool.submit(work_elsewhere, whole, there, str(Path(target).resolve()))
+
+    try:
+        for outcome, source in _side_by_side(submit, todo, pool.size):
+            outcome.source = source.path
+            yield outcome, source
+    finally:
+        for folder in {target.parent for _, target in todo}:
+            sweep(folder)  # what a machine that was lost had begun
+
+
 def _side_by_side(
-    pool: ProcessPoolExecutor, todo: list[tuple[Source, Path]], processes: int
+    submit: Submit, todo: list[tuple[Source, Path]], processes: int
 ) -> Iterator[tuple[Outcome, Source]]:
     """Every worker reads stretches of its own and writes pieces of its own; only counts come back."""
     parts: dict[Source, list[Outcome | None]] = {}
@@ -251,7 +303,7 @@ def _side_by_side(
         parts[source] = [None] * len(stretches)
         for i, stretch in enumerate(stretches):
             piece = target if len(stretches) == 1 else target.with_name(begun_name(f"{i}-{target.name}"))
-            futures[pool.submit(_work, stretch, str(piece))] = (source, target, i)
+            futures[submit(stretch, str(piece))] = (source, target, i)
     for future in as_completed(futures):
         source, target, i = futures[future]
         parts[source][i] = future.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -21,26 +22,34 @@ _WORDS = {
 
 
 class Permission(NamedTuple):
-    """Whether records may be used, on what ground, and if not, why (a few words, never content)."""
+    """Whether records may be used, on what ground, and if not, why (a few words, never content).
+
+    Types of resources that were asked for and are not covered are in `without`.
+    """
 
     allowed: bool
     ground: str = ""
     reason: str = ""
+    without: frozenset[str] = frozenset()
 
 
 class ConsentGate(Protocol):
     """Whoever knows the consents for one study, pinned to its document's hash."""
 
     def __call__(
-        self, subject: str, kind: str, moment: datetime, action: Action = Action.COLLECT
+        self,
+        subject: str,
+        moment: datetime,
+        action: Action = Action.COLLECT,
+        kinds: Collection[str] = (),
     ) -> Permission:
         """Whether a subject's records may be used.
 
         Args:
             subject: The id of the Patient in the site's records.
-            kind: The type of resource; empty for the person as a whole.
             moment: The time for which is asked.
             action: What is to be done with them.
+            kinds: The types of resources that it is to be done with.
         """
 
 
@@ -49,14 +58,18 @@ class StatedGround:
     """A site that answers for a lawful ground of its own, such as an ethics vote, for everybody in its records.
 
     >>> from datetime import UTC
-    >>> StatedGround("ethics vote 7/2026")("1", "Observation", datetime(2026, 1, 1, tzinfo=UTC)).allowed
+    >>> StatedGround("ethics vote 7/2026")("1", datetime(2026, 1, 1, tzinfo=UTC)).allowed
     True
     """
 
     ground: str
 
     def __call__(
-        self, subject: str, kind: str, moment: datetime, action: Action = Action.COLLECT
+        self,
+        subject: str,
+        moment: datetime,
+        action: Action = Action.COLLECT,
+        kinds: Collection[str] = (),
     ) -> Permission:
         """Everybody is allowed, on the stated ground."""
         return Permission(allowed=True, ground=self.ground)
@@ -79,13 +92,18 @@ class RegisteredConsents:
     document: str
 
     def __call__(
-        self, subject: str, kind: str, moment: datetime, action: Action = Action.COLLECT
+        self,
+        subject: str,
+        moment: datetime,
+        action: Action = Action.COLLECT,
+        kinds: Collection[str] = (),
     ) -> Permission:
-        """What the registry says of a person, a type of resource and an action at a moment."""
-        ask = Ask(subject_tag(self.key, subject), self.study, self.document, action, kind)
-        reason = self.registry.reason(ask, moment)
+        """What the registry says of a person, an action and types of resources at a moment."""
+        ask = Ask(subject_tag(self.key, subject), self.study, self.document, action)
+        reason, without = self.registry.permission(ask, kinds, moment)
         if reason.allows:
-            return Permission(allowed=True, ground=f"consent to {self.study} {self.document}")
+            ground = f"consent to {self.study} {self.document}"
+            return Permission(allowed=True, ground=ground, without=without)
         return Permission(
             allowed=False, reason=_WORDS.get(reason, f"the consent does not hold: {reason.value}")
         )

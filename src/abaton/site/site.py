@@ -120,7 +120,7 @@ class Site:
                 self.funnel.stop(Stage.ELIGIBLE, reason)
                 continue
             self.funnel.reach(Stage.ELIGIBLE)
-            permission = self.gate(subject.id, "", self.now)
+            permission = self.gate(subject.id, self.now, kinds=cleaner.kinds(subject))
             if not permission.allowed:
                 self.funnel.stop(Stage.CONSENTED, permission.reason)
                 continue
@@ -165,7 +165,7 @@ class Site:
 
     def may_use(self, subject: str, moment: datetime, action: Action = Action.TRAIN) -> Permission:
         """Whether a subject's records may be used at some moment: asked again before every round."""
-        return self.gate(subject, "", moment, action)
+        return self.gate(subject, moment, action)
 
     def _subjects(self) -> Iterator[Subject]:
         wanted = types_of(self.need, self.study.eligibility)
@@ -196,12 +196,17 @@ class _Cleaner:
         self._second = self._first.stricter(extra, coarser) if extra or coarser else None
         self.tally = self._first.tally
 
+    def kinds(self, subject: Subject) -> frozenset[str]:
+        """The types of a subject's records that would leave."""
+        return self._leaving & {record.type for record in subject.records}
+
     def __call__(self, subject: Subject, permission: Permission) -> tuple[Deidentified, ...]:
-        kinds = self._leaving & {record.type for record in subject.records}
-        held_back = {kind: why for kind in kinds if (why := self._held_back(subject.id, kind))}
+        """What is kept of a subject: neither what the site never gives, nor what the consent leaves out."""
+        held_back = dict.fromkeys(permission.without, "not covered by the consent")
+        held_back |= dict.fromkeys(self._site.document.rules.never, "the site never gives this type")
         entries = []
         for url, record in subject.entries:
-            if record.type in held_back:
+            if record.type in held_back and record.type in self._leaving:
                 self._site.left_out[f"{record.type}: {held_back[record.type]}"] += 1
             else:
                 entries.append({"resource": record.content, **({"fullUrl": url} if url else {})})
@@ -210,10 +215,3 @@ class _Cleaner:
         if made is not None and self._second is not None:
             made = self._second(made)
         return () if made is None else tuple(apart(made))
-
-    def _held_back(self, subject: str, kind: str) -> str:
-        """Why a type of a subject's records stays: the site never gives it, or the consent leaves it out."""
-        site = self._site
-        if kind in site.document.rules.never:
-            return "the site never gives this type"
-        return "" if site.gate(subject, kind, site.now).allowed else "not covered by the consent"

@@ -1,0 +1,117 @@
+"""A study whose learners are tasks on a real Ray: the same model, consents asked at every round."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engines.ray import odd
+
+from abaton.control import Arrived, from_row
+from abaton.errors import SettingsError
+from abaton.federation import Options, resume_study, run_study
+from abaton.federation.scaling import remade, remake
+from abaton.governance import Registry, metadata
+from abaton.lab.demo import NOW
+from abaton.learning import Examples
+from abaton.store import Database, Journal, Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.fixture
+def ray():
+    pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
+    from abaton.engines.ray import connect, disconnect
+
+    ours = connect()
+    yield
+    if ours:
+        disconnect()
+
+
+def synchronous(study):
+    learning = study.learning
+    policy = learning.policy.model_copy(update={"name": "SyncDVW", "evaluators": None, "choice": None})
+    return study.model_copy(
+        update={"learning": learning.model_copy(update={"policy": policy, "rounds": 3, "codec": "raw"})}
+    )
+
+
+def arrived(store, run):
+    return [e for row in Journal(store, run).rows() if isinstance(e := from_row(*row), Arrived)]
+
+
+def test_a_worker_makes_a_learner_of_the_method_and_numbers_alone(four):
+    learning = four.study.learning
+    again = remake(learning, 5, (3, 2), {"athens": (16, b"secret")})
+    rows = odd.learners("a")["a"].examples
+    made = remade(again.about["athens"], Examples(rows.x[:, :3], rows.y), None)
+    assert (made.name, made.batch, made.secret) == ("athens", 16, b"secret")
+    assert made.model.layout.digest == learning.model(features=3, classes=2).layout.digest
+    assert again.maker == f"{remade.__module__}:{remade.__name__}"
+
+
+def test_without_ray_the_engine_is_refused_in_one_line(four, store, monkeypatch):
+    monkeypatch.setattr("abaton.engines.ray.cluster.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'abaton\[ray\]'"):
+        run_study(four.study, four.sites, store, Options("ray", resamples=0), now=NOW)
+    assert store.runs() == []
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_synchronous_study_gives_the_same_digests_on_virtual_local_and_ray(four, store, ray):
+    study, made = synchronous(four.study), {}
+    for engine in ("virtual", "local", "ray"):
+        options = Options(engine, 5, resamples=0)
+        row = run_study(study, four.sites, store, options, now=NOW)
+        assert row.status == "finished"
+        made[engine] = [model.digest for model in store.models(row.run)]
+    assert made["ray"] == made["local"] == made["virtual"]
+
+
+class Cut(Exception):
+    """The power went."""
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_study_that_was_cut_off_goes_on_where_it_stopped(four, store, ray):
+    def watch(state, event):
+        if isinstance(event, Arrived):
+            raise Cut
+
+    with pytest.raises(Cut):
+        run_study(four.study, four.sites, store, Options("ray", 5, resamples=0), watch=watch)
+    (row,) = store.runs()
+    before = [event.task for event in arrived(store, row.run)]
+    assert resume_study(store, row).status == "finished"
+    tasks = [event.task for event in arrived(store, row.run)]
+    assert before
+    assert tasks[: len(before)] == before
+    assert len(tasks) == len(set(tasks))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_an_asynchronous_study_asks_for_consent_before_every_task(four, store, ray):
+    registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
+    left = []
+
+    def watch(state, event):
+        if isinstance(event, Arrived) and event.learner == "athens" and not left:
+            allowed = sorted(registry.subjects(four.study.study.id))
+            for person in allowed:
+                registry.withdraw(person, four.study.study.id, NOW)
+            left.extend(allowed)
+
+    row = run_study(four.study, four.sites, store, Options("ray", 5, resamples=0), watch=watch)
+    assert row.status == "finished"
+    events = arrived(store, row.run)
+    assert all(len(event.cohort) == 64 for event in events)
+    assert sum(event.learner == "athens" for event in events) <= 2, "one may have been under way"
+    assert {event.learner for event in events} >= {"kos", "pergamon", "trikala"}
+    assert not any(odd.folder_holds(store.folder / "states", person.encode()) for person in left[:5])

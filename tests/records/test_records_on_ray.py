@@ -1,0 +1,84 @@
+"""De-identification on a real Ray: the same bytes and the same tally as on one machine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from making import KEY
+from tests.engines.ray.odd import die_once, fail
+
+from abaton.errors import AbatonError, SettingsError
+from abaton.records import Deidentification, Mechanism, Need
+from abaton.records.exporting import Job, export
+from abaton.records.resuming import STATE
+from abaton.records.sources import find
+
+PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate": "1980-02-03"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    inside = tmp_path / "in"
+    inside.mkdir()
+    for part in range(4):
+        text = "".join(json.dumps({**PATIENT, "id": f"{part}-{i}"}) + "\n" for i in range(50))
+        (inside / f"Patient.00{part}.ndjson").write_text(text)
+    (inside / "Patient.009.ndjson").write_text('{"resourceType":"Patient","id":"1","id":"Smith"}\n')
+    return inside
+
+
+def job(**more):
+    return Job(
+        Need("heart", (), Deidentification(mechanism=Mechanism.PSEUDONYMISE)), KEY, 2026, "test", **more
+    )
+
+
+def contents(out):
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name != STATE}
+
+
+def told(outcomes):
+    return sorted((o.source, o.out, json.dumps(o.tally.row()), bool(o.error), o.exit_code) for o in outcomes)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_cluster_does_not_change_the_bytes_or_the_tally(folder, tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
+    from abaton.engines.ray import ray_pool
+
+    monkeypatch.setattr("abaton.records.exporting._LEAST_STRETCH", 1000)  # several stretches of each file
+    monkeypatch.chdir(tmp_path)
+    alone = export(find(["in"]), tmp_path / "one", job(mapping="one.map"))
+    with ray_pool() as pool:
+        many = export(find(["in"]), tmp_path / "many", job(mapping="many.map"), pool=pool)
+    assert told(many) == told(alone)
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+    assert len(contents(tmp_path / "one")) == 4
+    assert not any("Smith" in outcome.error for outcome in many)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_lost_worker_is_replaced_and_one_that_raises_tells_nothing(tmp_path):
+    pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
+    from abaton.engines.ray import ray_pool
+
+    with ray_pool() as pool:
+        assert pool.submit(die_once, str(tmp_path / "died")).result(60) == "done"
+        with pytest.raises(AbatonError, match="a worker failed over a task") as failed:
+            pool.submit(fail).result(60)
+    assert "4711" not in str(failed.value)
+    assert failed.value.__cause__ is None
+
+
+def test_standard_input_is_refused(tmp_path):
+    class Nobody:
+        size = 1
+
+        def submit(self, *_: object):
+            raise AssertionError
+
+    with pytest.raises(SettingsError, match="standard input"):
+        export(find(["-"]), tmp_path / "out", job(), pool=Nobody())
