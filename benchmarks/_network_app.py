@@ -17,7 +17,7 @@ from abaton.engines import Driver
 from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Place, Post
 from abaton.engines.flower.centre import read_admitted
 from abaton.engines.flower.grid import place_of
-from abaton.learning import Examples, Learner, mlp
+from abaton.learning import Examples, Learner, mlp, train_model
 from abaton.store import Journal, Store
 
 SITES = ("north", "south")
@@ -112,8 +112,8 @@ def train_fedavg(message: Any, context: Any) -> Any:
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
     (vector,) = message.content["arrays"].to_numpy_ndarrays()
-    mine = learner(SITES[0], parse("raw"))
-    *_, trained = mine.train_epochs("fedavg", np.ascontiguousarray(vector, np.float32), SETTINGS)
-    metrics = MetricRecord({"num-examples": len(mine.examples), "loss": trained.trained.loss})
-    made = RecordDict({"arrays": ArrayRecord([trained.trained.vector]), "metrics": metrics})
+    data, start = drawn(0, 400), np.ascontiguousarray(vector, np.float32)
+    trained = train_model(MODEL, start, data, SETTINGS, np.random.default_rng(0))
+    metrics = MetricRecord({"num-examples": len(data), "loss": trained.loss})
+    made = RecordDict({"arrays": ArrayRecord([trained.vector]), "metrics": metrics})
     return Message(made, reply_to=message)

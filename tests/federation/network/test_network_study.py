@@ -17,7 +17,6 @@ from abaton.federation.network.fields import fields_of
 from abaton.governance import Registry, metadata
 from abaton.site import load_site, open_site
 from abaton.store import Database, Journal, Store
-from abaton.study import load_study
 
 WISH = Wish(sites=4, seed=5, resamples=0, poll=0.0)
 
@@ -26,17 +25,6 @@ WISH = Wish(sites=4, seed=5, resamples=0, poll=0.0)
 def store(tmp_path):
     with Store(tmp_path / "store") as opened:
         yield opened
-
-
-@pytest.fixture
-def rounds(four):
-    """The four hospitals on a ground of their own, so that the study can be another one: synchronous rounds."""
-    file = four.sites[0].parent.parent / "study.toml"
-    text = file.read_text().replace("rounds = 16", 'rounds = 3\npolicy = "SyncDVW"')
-    file.write_text(text)
-    for site in four.sites:
-        site.write_text(site.read_text().replace('registry = "consents.db"', 'ground = "a vote"'))
-    return replace(four, study=load_study(file))
 
 
 def test_a_network_gives_the_same_digests_and_measures_as_one_machine(rounds, store, tmp_path):
