@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,8 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def test_a_run_can_be_shown_again(abaton):
+def test_a_run_can_be_shown_again(abaton, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     done = abaton("lab", "clinics", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
@@ -44,6 +46,25 @@ def test_a_run_can_be_shown_again(abaton):
     other = json.loads(abaton("lab", "clinics", "--quick", "--seed", "7", "--json").stdout)
     assert again["digest"] == made["digest"] != other["digest"]
     assert "finished already" in abaton("resume", made["run"]).stderr
+    side_by_side(abaton, made, other)
+
+
+def side_by_side(abaton, one, other):
+    """The report of each run, and both compared, as page, table and data."""
+    done = abaton("report", one["run"], "-o", "report.html", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["reproduce"]["model"]) == ("lab", one["digest"])
+    assert one["digest"] in Path("report.html").read_text()
+    words = ("compare", one["run"], other["run"])
+    told = json.loads(abaton(*words, "--json", "-o", "compare.html").stdout)
+    assert [line["setting"] for line in told["differences"]] == ["seed"]
+    assert f"{told['results'][0]['measure']:.4f}" in Path("compare.html").read_text()
+    table = abaton("compare", "clinics-*", "--measure", "loss").stdout
+    assert table.index("differ") < table.index("by loss")
+    done = abaton("compare", one["run"])
+    assert done.returncode == 2
+    assert "at least two" in one_line(done)
 
 
 def test_version_and_help_teach(abaton):

@@ -16,6 +16,7 @@ MAY_USE = {
     "errors": set(),
     "files": set(),
     "canonical": {"errors"},
+    "software": set(),
     "vectors": {"errors"},
     "codecs": {"errors", "vectors"},
     "control": {"errors", "vectors", "codecs"},
@@ -26,7 +27,7 @@ MAY_USE = {
     "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
     "federation": {
         "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
-        "store", "engines", "files",
+        "store", "engines", "files", "software",
     },
     "report": {"errors", "vectors", "store"},
     "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},

@@ -68,9 +68,9 @@ def row(**more) -> RunRow:
 
 
 EVENTS = [
-    ("Joined", {"at": 0.0, "learner": "north"}),
-    ("Arrived", {"at": 1.0, "learner": "north", "task": "t1", "cohort": "x" * 64}),
-    ("Arrived", {"at": 2.0, "learner": "north", "task": "t2", "cohort": "y" * 64}),
+    ("Joined", {"at": 0.0, "learner": "north", "examples": 40}),
+    ("Arrived", {"at": 1.0, "learner": "north", "task": "t1", "size": 9, "steps": 2, "cohort": "x" * 64}),
+    ("Arrived", {"at": 2.0, "learner": "north", "task": "t2", "size": 9, "steps": 2, "cohort": "y" * 64}),
 ]
 
 
@@ -82,6 +82,14 @@ def test_the_report_has_everything_and_the_page_is_made_of_it():
                   "too few", "f" * 64, "c" * 64, "--seed 3 --baselines", "They stay.", "y" * 16):  # fmt: skip
         assert words in page, words
     assert page.count("<h1>") == 1
+
+
+def test_no_number_of_examples_is_told_since_counts_of_people_may_be_masked():
+    report = run_report(row(), EVENTS)
+    (line,) = report["results"]["course"]["learners"]
+    assert (line["learner"], line["updates"], line["bytes"]) == ("north", 2, 18)
+    assert not {"examples", "steps"} & set(line)
+    assert '<th scope="col" class="n">examples' not in run_page(report)
 
 
 def test_the_page_fetches_nothing():

@@ -11,6 +11,7 @@ from abaton.cli import (
     audit,
     bench,
     codec,
+    compare,
     federation,
     keys,
     lab,
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command()(federation.demo)
 app.command()(federation.run)
 app.command()(federation.report)
+app.command()(compare.compare)
 for command in (runs.runs, runs.show, runs.resume, runs.prune, bench.bench):
     app.command()(command)
 app.command()(serve.serve)

@@ -6,16 +6,9 @@ from pathlib import Path
 
 import typer
 
+from abaton.cli.live import watching
 from abaton.cli.output import emit, note, table
-from abaton.cli.runs import (
-    AddressOption,
-    JsonOption,
-    StoreOption,
-    opened_store,
-    summary,
-    tell_outcome,
-    watching,
-)
+from abaton.cli.runs import AddressOption, JsonOption, StoreOption, opened_store, summary, tell_outcome
 
 
 def clinics(
@@ -42,12 +35,12 @@ def clinics(
     if quick:
         rounds = min(rounds, 5)
     scale = 0.3 if quick else 1.0
-    with opened_store(store) as opened, watching(rounds) as watch:
+    with opened_store(store) as opened, watching(rounds) as view:
         from abaton.lab import clinics as lab_clinics
         from abaton.lab.experiment import start
 
         recipe = lab_clinics.recipe(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon)
-        row = start(opened, recipe, watch, engine=engine, address=address)
+        row = start(opened, recipe, view.hear, engine=engine, address=address)
         community = opened.vectors.get(opened.models(row.run)[-1].digest)
         rows = lab_clinics.comparison(community, seed=seed, rounds=rounds, scale=scale)
         data = {**summary(opened, row), "comparison": rows}

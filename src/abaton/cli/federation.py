@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from abaton.cli.compare import told_of
+from abaton.cli.live import watching
 from abaton.cli.output import emit, note, save, table
-from abaton.cli.runs import (
-    AddressOption,
-    JsonOption,
-    StoreOption,
-    opened_store,
-    summary,
-    tell_outcome,
-    watching,
-)
+from abaton.cli.runs import AddressOption, JsonOption, StoreOption, opened_store, summary, tell_outcome
 
 if TYPE_CHECKING:
+    from abaton.control import Event, State
     from abaton.store import RunRow, Store
 
 _STAGES = ("read", "eligible", "consented", "kept", "rows")
@@ -59,9 +54,9 @@ def run(
 
     document = load_study(study)
     rounds = document.learning.rounds if document.learning else None
-    with opened_store(store) as opened, watching(rounds) as watch:
+    with opened_store(store) as opened, watching(rounds) as view:
         options = Options(engine, seed, baselines=baselines, address=address)
-        row = run_study(document, [*sites, *(more or ())], opened, options, watch=watch, step=note)
+        row = run_study(document, [*sites, *(more or ())], opened, options, watch=view.hear, step=view.step)
         data = _told(opened, row)
     if json:
         emit(data)
@@ -78,7 +73,7 @@ def report(
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Make the report of a study's run: question, cohort, privacy, method, results, how to do it again.
+    """Make the report of a run: question, cohort, privacy, method, results, how to do it again.
 
     The page opens anywhere, without a network. --json prints everything that is on it.
     """
@@ -87,11 +82,11 @@ def report(
     if out is None and not json:
         raise SettingsError("there is nothing to make", where="report", remedy="give -o FILE.html, or --json")
     with opened_store(store) as opened:
-        made = _report(opened, opened.run(run))
+        made = told_of(opened, opened.run(run))
     if out is not None:
-        from abaton.report import run_page
+        from abaton.report import page_of
 
-        save(out, run_page(made))
+        save(out, page_of(made))
         note(f"written: {out}")
     if json:
         emit(made)
@@ -114,15 +109,22 @@ def demo(
     with opened_store(store) as opened:
         from abaton.federation import Options, run_study
         from abaton.lab.demo import NOW, demonstration
-        from abaton.report import run_page
+        from abaton.report import page_of
 
         note("inventing four hospitals")
         made = demonstration(opened.folder / "demo", seed, 0.4 if quick else 1.0)
         options = Options("virtual", seed, made.profiles, baselines=True)
-        row = run_study(made.study, made.sites, opened, options, watch=made.watch, step=note, now=NOW)
+        rounds = made.study.learning.rounds if made.study.learning else None
+        with watching(rounds) as view:
+
+            def both(state: State, event: Event) -> None:
+                made.watch(state, event)
+                view.hear(state, event)
+
+            row = run_study(made.study, made.sites, opened, options, watch=both, step=view.step, now=NOW)
         data = _told(opened, row)
         data["withdrawal"] = {"at": made.left and made.left[1], "rounds": made.rounds_of_who_left(row.run)}
-        save(out, run_page(_report(opened, row)))
+        save(out, page_of(told_of(opened, row)))
     if json:
         emit(data)
         return
@@ -131,13 +133,6 @@ def demo(
         used = ", ".join(map(str, data["withdrawal"]["rounds"]))
         note(f"somebody at athens withdrew after {made.left[1]:.1f} s: rounds {used} used them, none since")
     note(f"the report: {out}")
-
-
-def _report(store: Store, row: RunRow) -> dict[str, Any]:
-    from abaton.report import run_report
-    from abaton.store import Journal
-
-    return run_report(row, Journal(store, row.run).rows())
 
 
 def _told(store: Store, row: RunRow) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.output import emit, note, progress, save, table
+from abaton.cli.live import watching
+from abaton.cli.output import emit, note, save, table
 
 if TYPE_CHECKING:
-    from abaton.engines.drive import Watcher
+    from abaton.cli.screen import View
     from abaton.store import RunRow, Store
 
 StoreOption = typer.Option(
@@ -86,8 +87,8 @@ def resume(
     with opened_store(store) as opened:
         row = opened.run(run)
         if row.status == "running":
-            with watching(rounds_of(row)) as watch:
-                row = _bring_to_end(opened, row, watch)
+            with watching(rounds_of(row)) as view:
+                row = _bring_to_end(opened, row, view)
         else:
             note(f"run '{row.run}' is {row.status} already")
         data = summary(opened, row)
@@ -101,14 +102,14 @@ def rounds_of(row: RunRow) -> int | None:
     return rounds if isinstance(rounds, int) else None
 
 
-def _bring_to_end(store: Store, row: RunRow, watch: Watcher) -> RunRow:
+def _bring_to_end(store: Store, row: RunRow, view: View) -> RunRow:
     if row.recipe["name"] == "study":
         from abaton.federation import resume_study
 
-        return resume_study(store, row, watch=watch, step=note)
+        return resume_study(store, row, watch=view.hear, step=view.step)
     from abaton.lab.experiment import resume as resume_experiment
 
-    return resume_experiment(store, row, watch)
+    return resume_experiment(store, row, view.hear)
 
 
 def prune(
@@ -178,20 +179,6 @@ def opened_store(folder: Path | None) -> Iterator[Store]:
         yield store
 
 
-@contextmanager
-def watching(rounds: int | None) -> Iterator[Watcher]:
-    """Show how far a run has come."""
-    from abaton.control import Event, State
-
-    with progress() as bar:
-        shown = bar.add_task("training", total=rounds, detail="the first run compiles for some seconds")
-
-        def watch(state: State, event: Event) -> None:
-            bar.update(shown, completed=state.version, detail=f"{event.at:,.1f} simulated seconds")
-
-        yield watch
-
-
 def summary(store: Store, row: RunRow) -> dict[str, Any]:
     """A run in a few words and numbers."""
     status = row.status
@@ -218,8 +205,9 @@ def tell_outcome(data: dict[str, Any]) -> None:
         note(f"run {data['run']} was cut off: bring it to its end with 'abaton resume {data['run']}'")
     elif data["versions"] is not None:
         why = "" if data["status"] == "finished" else f" ({data['reason']})"
+        clock = "simulated seconds" if data["engine"] == "virtual" else "seconds"
         note(
             f"run {data['run']} is {data['status']}{why}: {data['versions']} versions, "
-            f"{data['updates']} updates, {data['bytes_up']:,} bytes up, {data['seconds']:,.1f} simulated seconds, "
+            f"{data['updates']} updates, {data['bytes_up']:,} bytes up, {data['seconds']:,.1f} {clock}, "
             f"model {data['digest'][:12]}"
         )

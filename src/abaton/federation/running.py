@@ -43,6 +43,7 @@ from abaton.federation.rolls import Roll
 from abaton.federation.scaling import remake
 from abaton.learning import Model
 from abaton.site import SiteFile, load_site
+from abaton.software import versions
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
 
@@ -282,6 +283,7 @@ def _recipe(plan: _Plan, files: Sequence[SiteFile], now: datetime) -> dict[str, 
         "columns": list(made.columns),
         "classes": list(made.classes),
         "software": f"abaton {__version__}",
+        "versions": versions(),
     }
 
 

@@ -120,12 +120,19 @@ def run(store: Store, name: str, setting: Setting, policy: str, seed: int) -> Ru
     models = store.models(row.run)
     times = [model.at for model in models]
     moments = [seconds * k / (POINTS - 1) for k in range(POINTS)]
-    chosen = [models[bisect_right(times, moment) - 1].digest for moment in moments]
+    newest = [models[bisect_right(times, moment) - 1] for moment in moments]
+    chosen = [model.digest for model in newest]
     test = data_of(setting.task).test
     judged = {
         digest: right(experiment.model, store.vectors.get(digest), test) for digest in dict.fromkeys(chosen)
     }
     curve = tuple((moment, judged[digest]) for moment, digest in zip(moments, chosen, strict=True))
+    # Kept with the run, so that its report and 'abaton compare' need not judge again.
+    progress = [
+        {"version": model.version, "at": model.at, "accuracy": judged[model.digest]}
+        for model in {model.version: model for model in newest}.values()
+    ]
+    store.finish_run(row.run, row.status, {**(row.result or {}), "progress": progress})
     told = history(experiment.rules, Journal(store, row.run).rows())
     return Run(name, policy, seed, curve, seconds, models[-1].version, told, row.run)
 

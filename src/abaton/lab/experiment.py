@@ -23,6 +23,7 @@ from abaton.engines.drive import Observer, Watcher
 from abaton.engines.ray import require_ray
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning import Examples, Learner, Model
+from abaton.software import versions
 from abaton.store import Journal, Keep, RunRow, Store
 
 # A new recipe is one function in the lab, and one line here.
@@ -166,6 +167,7 @@ def start(
         require_ray()
     experiment = build(recipe)
     created = datetime.datetime.now(datetime.UTC)
+    recipe = {**recipe, "versions": versions()}
     run = f"{recipe['name']}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     if experiment.partition is not None:
         recipe = {**recipe, "partition": dict(experiment.partition)}

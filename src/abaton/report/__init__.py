@@ -2,6 +2,11 @@
 
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
+from abaton.report.comparison import comparison, differences
+from abaton.report.comparison_page import comparison_figures, comparison_page
+from abaton.report.course import course, course_figures
+from abaton.report.lab_page import lab_figures, lab_page
+from abaton.report.lab_run import lab_report
 from abaton.report.partition import partition_figure
 from abaton.report.policies import (
     accuracy_over_time,
@@ -26,6 +31,7 @@ from abaton.report.privacy import (
 from abaton.report.privacy_page import privacy_page
 from abaton.report.run import cohort_changes, run_report
 from abaton.report.run_page import run_figures, run_page
+from abaton.report.told import page_of, report_of
 
 __all__ = [
     "Checks",
@@ -42,6 +48,12 @@ __all__ = [
     "calibration_figure",
     "cohort_changes",
     "community_cost",
+    "comparison",
+    "comparison_figures",
+    "comparison_page",
+    "course",
+    "course_figures",
+    "differences",
     "error_curves",
     "exchanges",
     "figures_page",
@@ -49,9 +61,14 @@ __all__ = [
     "heat_maps",
     "inputs_from",
     "kernel_map",
+    "lab_figures",
+    "lab_page",
+    "lab_report",
+    "page_of",
     "partition_figure",
     "privacy_page",
     "privacy_report",
+    "report_of",
     "roc_figure",
     "run_figures",
     "run_page",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.store import RunRow
+from abaton.report.course import course
+from abaton.store import ModelRow, RunRow
 
 FORMAT = "abaton.run-report/1"
 
@@ -21,12 +22,15 @@ LIMITS = (
 """What the numbers do not promise, in plain words."""
 
 
-def run_report(row: RunRow, events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+def run_report(
+    row: RunRow, events: Iterable[tuple[str, Mapping[str, Any]]], models: Sequence[ModelRow] = ()
+) -> dict[str, Any]:
     """Everything there is to tell of a run of a study, ready for JSON; the page is made from exactly this.
 
     Args:
         row: The run.
         events: Its journal.
+        models: The versions of its community model.
 
     Raises:
         SettingsError: The run is not one of a study, or has not ended.
@@ -42,9 +46,10 @@ def run_report(row: RunRow, events: Iterable[tuple[str, Mapping[str, Any]]]) -> 
             where="report",
             remedy=f"bring it to its end with 'abaton resume {row.run}'",
         )
-    settings = recipe["settings"]
+    settings, told = recipe["settings"], list(events)
     return {
         "format": FORMAT,
+        "kind": "study",
         "run": row.run,
         "created": row.created,
         "status": row.status,
@@ -53,15 +58,20 @@ def run_report(row: RunRow, events: Iterable[tuple[str, Mapping[str, Any]]]) -> 
         "privacy": {
             "anonymity": recipe["anonymity"],
             "cohorts": recipe["cohorts"],
-            "changes": cohort_changes(events),
+            "changes": cohort_changes(told),
             "limits": list(LIMITS),
         },
         "method": recipe["method"],
         "results": {
-            key: result[key] for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
+            **{
+                key: result[key]
+                for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
+            },
+            "course": _course(course(models, told, result["progress"])),
         },
         "reproduce": {
             "software": recipe["software"],
+            "versions": recipe.get("versions", {}),
             "engine": row.engine,
             "seed": settings["seed"],
             "moment": settings["now"],
@@ -70,7 +80,17 @@ def run_report(row: RunRow, events: Iterable[tuple[str, Mapping[str, Any]]]) -> 
             "tables": recipe["tables"],
             "layout": row.layout,
             "model": result["digest"],
+            "document": settings.get("study", ""),
         },
+    }
+
+
+def _course(made: dict[str, Any]) -> dict[str, Any]:
+    """How it went, without what would tell how many people a site has: their number may be masked elsewhere."""
+    hidden = ("examples", "steps")
+    return {
+        **made,
+        "learners": [{key: v for key, v in line.items() if key not in hidden} for line in made["learners"]],
     }
 
 

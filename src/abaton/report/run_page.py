@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
-from abaton.report.html import head, pairs, table, text
-from abaton.report.policies import accuracy_over_time
+from abaton.report.course import AXES, course_figures
+from abaton.report.html import document, figures_html, pairs, table, text
+from abaton.report.lab_page import learners_table, versions_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,6 @@ def run_page(report: Mapping[str, Any]) -> str:
     Args:
         report: What :func:`abaton.report.run.run_report` made.
     """
-    from plotly.offline import get_plotlyjs
-
     title = f"{report['study']['title']}: report of a run"
     figures = run_figures(report)
     sections = [
@@ -38,16 +37,8 @@ def run_page(report: Mapping[str, Any]) -> str:
         ("Results", _results(report, figures)),
         ("How to do it again", _again(report)),
     ]
-    body = "".join(
-        f'<section aria-labelledby="s{i}"><h2 id="s{i}">{text(name)}</h2>{content}</section>'
-        for i, (name, content) in enumerate(sections, 1)
-    )
-    about = f"Run {report['run']}, {report['status']}, {report['reproduce']['software']}"
-    return (
-        f"{head(title, get_plotlyjs())}<body>"
-        '<a class="skip" href="#main">Skip to the report</a>'
-        f"<header><h1>{text(title)}</h1><p>{text(about)}</p></header>"
-        f'<main id="main">{body}</main></body></html>\n'
+    return document(
+        title, f"Run {report['run']}, {report['status']}, {report['reproduce']['software']}", sections
     )
 
 
@@ -59,8 +50,8 @@ def run_figures(report: Mapping[str, Any]) -> dict[str, Any]:
     curves = {name: each for name, each in evaluation["curves"].items() if each}
     measure = "auroc" if any("auroc" in line["measures"] for line in lines) else "rmse"
     made: dict[str, Any] = {}
-    if results["progress"]:
-        made["over time"] = _over_time(results["progress"], measure)
+    if results["course"]["points"]:
+        made |= course_figures({"community": results["course"]["points"]}, measure)
     if curves:
         roc = {name: (each["roc"][0], each["roc"][1]) for name, each in curves.items()}
         made["ROC"] = roc_figure(roc, title="ROC curves, subjects that nobody trained on")
@@ -92,13 +83,6 @@ def _line(line: Mapping[str, Any]) -> dict[str, Any]:
     return {**line, "measures": told}
 
 
-def _over_time(progress: Sequence[Mapping[str, Any]], measure: str) -> Any:
-    points = [(point["at"], point[measure]) for point in progress]
-    title = f"{measure} of the community model over time"
-    figure = accuracy_over_time({"": {"community": points}}, title=title)
-    return figure.update_yaxes(title_text=measure, tickformat=".3f", rangemode="normal")
-
-
 def _cohort(cohort: Mapping[str, Any]) -> str:
     stages: list[tuple[object, ...]] = []
     reasons: list[tuple[object, ...]] = []
@@ -110,7 +94,7 @@ def _cohort(cohort: Mapping[str, Any]) -> str:
         reasons += [
             (site, "records set aside", each["reason"], each["count"]) for each in told.get("set_aside", ())
         ]
-        reasons += [(site, "remark", each, "") for each in told.get("remarks", ())]
+        reasons += [(site, "remark", each, "–") for each in told.get("remarks", ())]
     made = table("Subjects by site", ("site", *_STAGES), stages)
     if cohort["left_out"]:
         made += table("Sites that were left out", ("site", "why"), cohort["left_out"].items())
@@ -160,10 +144,10 @@ def _results(report: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
         for name, each in results["traffic"].items()
     ]
     made += table("What was sent", ("site", "updates", "bytes", "times smaller than uncompressed"), sent)
-    settings = {"displaylogo": False, "responsive": True}
-    for i, figure in enumerate(figures.values()):
-        made += figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure{i}", config=settings)
-    return made
+    drawn = {name.replace(" ", "-"): figure for name, figure in figures.items()}
+    course = {name: drawn.pop(name) for name in AXES if name in drawn}
+    made += figures_html(course) + "".join(figures_html({name: each}) for name, each in drawn.items())
+    return made + learners_table(results["course"]["learners"])
 
 
 def _told(measures: Mapping[str, Any] | None, name: str) -> str:
@@ -183,9 +167,11 @@ def _again(report: Mapping[str, Any]) -> str:
     command = (
         f"abaton run study.toml --sites SITE.toml … --engine {about['engine']} --seed {about['seed']}{flag}"
     )
-    made = pairs("Versions, seeds and fingerprints", _AGAIN, about)
+    made = pairs("Versions, seeds and fingerprints", _AGAIN, {**about, "seed": str(about["seed"])})
     made += table("Tables by their fingerprints", ("site", "SHA-256"), about["tables"].items())
-    return f"<p><code>{text(command)}</code></p>{made}"
+    made += versions_table(about["versions"])
+    inside = f"<summary>The study document</summary><pre><code>{text(about['document'])}</code></pre>"
+    return f"<p><code>{text(command)}</code></p><details>{inside}</details>{made}"
 
 
 _STAGES = ("read", "eligible", "consented", "kept", "rows")

@@ -31,6 +31,7 @@ from abaton.federation.running import COMMUNITY, RECIPE
 from abaton.files import replacing
 from abaton.learning import Model
 from abaton.records.features import columns
+from abaton.software import versions
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
 
@@ -233,6 +234,7 @@ class Controller:
             "columns": [column.name for column in columns(plan)],
             "classes": list(plan.label.names),
             "software": f"abaton {__version__}",
+            "versions": versions(),
             "smallest_counts": dict(ready.floors),
         }
 

@@ -1,0 +1,177 @@
+"""How far a run has come, kept from the events of the run, and the same in a line of words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+from abaton.control import Arrived, Event, Failed, Joined, Left, State
+
+BARS = "▁▂▃▄▅▆▇█"
+_MOST = 4096  # losses that are kept; twice as coarse from there on
+
+
+@dataclass(slots=True)
+class Seen:
+    """What has been seen of one learner."""
+
+    updates: int = 0
+    bytes: int = 0
+    loss: float | None = None
+    examples: int = 0
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class Course:
+    """How far a run has come.
+
+    Attributes:
+        rounds: How many versions there will be, if that is known.
+        losses: The mean of all learners' newest training losses, after each version.
+    """
+
+    rounds: int | None = None
+    state: State | None = None
+    at: float = 0.0
+    bytes: int = 0
+    updates: int = 0
+    learners: dict[str, Seen] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    _versions: int = 0
+    _stride: int = 1
+    _weight: int = 0
+    _sum: float = 0.0
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything has happened yet."""
+        return self.state is not None
+
+    @property
+    def version(self) -> int:
+        """The newest version of the community model."""
+        return self.state.version if self.state is not None else 0
+
+    @property
+    def share(self) -> float | None:
+        """Which part of the run is done, if that can be told."""
+        return min(1.0, self.version / self.rounds) if self.rounds else None
+
+    def hear(self, state: State, event: Event) -> None:
+        """Keep what an event changes; called for each, so it does little."""
+        self.state, self.at = state, event.at
+        match event:
+            case Arrived():
+                self._arrived(event)
+            case Failed() | Left():
+                self._of(event.learner).lost = True
+            case Joined():
+                self._of(event.learner).lost = False
+        if state.version > self._versions:
+            self._versions = state.version
+            self._note_loss()
+
+    def _of(self, learner: str) -> Seen:
+        found = self.learners.get(learner)
+        if found is None:
+            found = self.learners[learner] = Seen()
+        return found
+
+    def _arrived(self, event: Arrived) -> None:
+        seen = self._of(event.learner)
+        self._count(seen, -1)
+        seen.updates += 1
+        seen.bytes += event.size
+        seen.examples, seen.loss, seen.lost = event.examples, event.metrics.get("loss"), False
+        self._count(seen, 1)
+        self.updates += 1
+        self.bytes += event.size
+
+    def _count(self, seen: Seen, sign: int) -> None:
+        """Take a learner's newest loss into the mean, or out of it: its cost does not depend on the others."""
+        if seen.loss is not None and isfinite(seen.loss):
+            self._weight += sign * seen.examples
+            self._sum += sign * seen.examples * seen.loss
+
+    def _note_loss(self) -> None:
+        if self._versions % self._stride or not self._weight:
+            return
+        self.losses.append(self._sum / self._weight)
+        if len(self.losses) > _MOST:
+            self.losses[:] = self.losses[::2]
+            self._stride *= 2
+
+    def count(self) -> str:
+        """How many versions there are, and of how many."""
+        return f"{self.version:,}/{self.rounds:,}" if self.rounds else f"{self.version:,} versions"
+
+    def left(self, elapsed: float) -> str:
+        """How long it will take by what it has taken so far, if that can be told.
+
+        >>> Course(10).left(3.0)
+        ''
+        """
+        share = self.share
+        if not share or share >= 1:
+            return ""
+        return f"{duration(elapsed * (1 - share) / share)} left"
+
+
+def states_of(course: Course) -> dict[str, str]:
+    """What each learner does: training, evaluating, waiting, or lost."""
+    state = course.state
+    if state is None:
+        return {}
+    made = dict.fromkeys(state.present, "waiting")
+    for contribution in state.scoring.values():
+        made.update(dict.fromkeys(contribution.waiting, "evaluating"))
+    for assignment in state.open.values():
+        made[assignment.learner] = "training"
+    for name, seen in list(course.learners.items()):
+        if seen.lost and made.get(name) != "training":
+            made[name] = "lost"
+    return made
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Numbers as a row of small bars, the lowest and the highest as low and as high as can be.
+
+    >>> sparkline([3.0, 2.0, 1.0], 8)
+    '█▄▁'
+    """
+    step = max(1.0, len(values) / width)
+    chosen = [values[min(len(values) - 1, int((i + 1) * step) - 1)] for i in range(min(width, len(values)))]
+    finite = [value for value in chosen if isfinite(value)]
+    if not finite:
+        return ""
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    return "".join(
+        BARS[int((value - low) / span * (len(BARS) - 1))] if isfinite(value) else " " for value in chosen
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time as one reads it.
+
+    >>> duration(4.2), duration(75), duration(3700)
+    ('4.2 s', '1:15', '1:01:40')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def plain_line(course: Course, elapsed: float) -> str:
+    """How far a run has come, in a line for a file."""
+    parts = [f"{course.count()} versions" if course.rounds else course.count()]
+    if course.losses:
+        parts.append(f"loss {course.losses[-1]:.3f}")
+    parts.append(f"{course.bytes:,} bytes in {course.updates:,} updates")
+    states = list(states_of(course).values())
+    parts.append(", ".join(f"{states.count(name)} {name}" for name in sorted(set(states))))
+    parts.append(course.left(elapsed))
+    return "; ".join(part for part in parts if part)

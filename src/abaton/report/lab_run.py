@@ -1,0 +1,121 @@
+"""The report of an experiment of the lab as plain data, in the same parts as that of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from abaton.errors import SettingsError
+from abaton.report.course import Event, course
+from abaton.store import ModelRow, RunRow
+
+FORMAT = "abaton.lab-report/1"
+
+SIMULATED = (
+    "Everything ran in one place under a simulated clock: times say how long it would have taken on the machines of "
+    "the recipe, not how long it took here."
+)
+REAL = "Times are real ones, of the machines that it ran on: made again, they and the order of updates may differ."
+ONE_SEED = (
+    "One run is one seed. Differences between single runs may be chance: repeat with other seeds first."
+)
+"""What the numbers do not promise, in plain words."""
+
+
+def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event]) -> dict[str, Any]:
+    """Everything there is to tell of an experiment, ready for JSON; the page is made from exactly this.
+
+    Args:
+        row: The run.
+        models: The versions of its community model.
+        events: Its journal.
+
+    Raises:
+        SettingsError: The run has not ended.
+    """
+    recipe, result = row.recipe, row.result
+    if not result:
+        raise SettingsError(
+            f"run '{row.run}' has not ended",
+            where="report",
+            remedy=f"bring it to its end with 'abaton resume {row.run}'",
+        )
+    settings = recipe["settings"]
+    went = course(models, events, result.get("progress", ()))
+    spent = [model.metrics["epsilon"] for model in models if "epsilon" in model.metrics]
+    last = went["points"][-1] if went["points"] else {}
+    return {
+        "format": FORMAT,
+        "kind": "lab",
+        "run": row.run,
+        "created": row.created,
+        "status": row.status,
+        "question": _question(recipe["name"], settings),
+        "cohort": {"partition": recipe.get("partition"), "learners": went["learners"]},
+        "privacy": {
+            "budget": settings.get("epsilon"),
+            "spent": spent[-1] if spent else None,
+            "limits": [SIMULATED if row.engine == "virtual" else REAL, ONE_SEED],
+        },
+        "method": flat(settings),
+        "results": {
+            **{key: result[key] for key in ("reason", "version", "seconds", "updates", "bytes_up")},
+            "measures": {name: last.get(name) for name in went["measures"]},
+            "course": went,
+        },
+        "reproduce": {
+            "versions": recipe.get("versions", {}),
+            "engine": row.engine,
+            "seed": settings.get("seed"),
+            "partition": (recipe.get("partition") or {}).get("digest"),
+            "layout": row.layout,
+            "model": result["digest"],
+            "recipe": {"name": recipe["name"], "settings": settings},
+            "program": _program(recipe["name"], settings, row.engine),
+        },
+    }
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested settings with their whole names, so that they fit into a table of two columns.
+
+    >>> flat({"seed": 3, "task": {"data": "digits"}, "bad": {}})
+    {'seed': 3, 'task.data': 'digits'}
+    """
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            made |= flat(value, f"{before}{key}.")
+        else:
+            made[f"{before}{key}"] = value
+    return made
+
+
+def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    if name == "policy":
+        task, world = settings["task"], settings["world"]
+        return {
+            "title": f"{settings['policy']} on {task['data']}",
+            "question": f"How good does the community model of {world['learners']} learners become under "
+            f"{settings['policy']}, when sizes are {world['sizes']} and classes {world['classes']}?",
+        }
+    if name == "clinics":
+        return {
+            "title": "Four clinics, one disease",
+            "question": "How good does the community model of four invented clinics become, which differ in size, "
+            "in speed, and in who comes to them?",
+        }
+    return {"title": f"Experiment '{name}'", "question": "What does the recipe below lead to?"}
+
+
+def _program(name: str, settings: Mapping[str, Any], engine: str) -> str:
+    """A program that makes the run again; under the simulated clock, to the same digest."""
+    where = "" if engine == "virtual" else f", engine={engine!r}"
+    return (
+        "from pathlib import Path\n"
+        "from abaton.lab.experiment import start\n"
+        "from abaton.store import Store\n\n"
+        f"recipe = {{'name': {name!r}, 'settings': {dict(settings)!r}}}\n"
+        'with Store(Path("again")) as store:\n'
+        f'    print(start(store, recipe{where}).result["digest"])\n'
+    )

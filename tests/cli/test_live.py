@@ -1,0 +1,133 @@
+"""What a terminal shows of a run: a picture in a real one, plain lines elsewhere, and always a summary."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from rich.console import Console
+
+from abaton.cli.course import Course, plain_line, sparkline, states_of
+from abaton.cli.screen import View
+from abaton.control import Arrived, Failed, Joined, State
+from abaton.control.state import Assignment, Member
+
+COMMAND = [sys.executable, "-c", "from abaton.cli import main; main()", "lab", "clinics", "--quick"]
+
+
+def in_a_terminal(tmp_path, columns: int, **environment: str) -> str:
+    """What a command writes to a terminal of so many columns."""
+    known = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+    }
+    known |= {"TERM": "xterm-256color", "ABATON_STORE": str(tmp_path), **environment}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, COMMAND, known)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    written = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the other end has closed
+            break
+        if not part:
+            break
+        written += part
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return written.decode()
+
+
+def test_a_terminal_shows_a_picture_that_goes_and_a_summary_that_stays(tmp_path):
+    seen = in_a_terminal(tmp_path, 100)
+    assert "\x1b[?25l" in seen  # the cursor is hidden while it moves
+    assert seen.rindex("\x1b[?25h") < seen.index("trained 5 versions")
+    assert "5/5" in seen
+    assert re.search("loss [0-9.]+ [^ ]*[▁▂▃▄▅▆▇█]", seen)
+    assert "athens" in seen
+    assert re.search(r"\x1b\[3[26]m", seen)
+    left = seen[seen.rindex("\x1b[?25h") :]
+    assert "14,060 bytes in 19 updates from 4 learners" in left
+
+
+def test_a_narrow_terminal_without_colours(tmp_path):
+    seen = in_a_terminal(tmp_path, 44, NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", seen)
+    before = seen[: seen.index("trained")]
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", before.replace("\r", "\n")).splitlines()
+    assert not any("3,700" in line for line in lines)  # columns that have no room are left out
+    assert max(map(len, lines)) <= 44
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "none"])
+def test_elsewhere_there_are_plain_lines_only(tmp_path, terminal):
+    if terminal == "dumb":
+        seen = in_a_terminal(tmp_path, 100, TERM="dumb")
+    else:
+        known = {**os.environ, "ABATON_STORE": str(tmp_path)}
+        done = subprocess.run(COMMAND, env=known, capture_output=True, text=True, check=True)
+        assert "trained" not in done.stdout
+        seen = done.stderr
+    assert "\x1b[2K" not in seen
+    assert re.search(r"trained 5 versions in [0-9.:]+( s)?: loss [0-9.]+ to [0-9.]+; 14,060 bytes", seen)
+
+
+def arrived(at: float, learner: str, loss: float | None) -> Arrived:
+    return Arrived(at, learner, "t", "p", 48, 3, 10, {} if loss is None else {"loss": loss})
+
+
+def test_a_line_comes_with_every_tenth_but_not_more_than_one_a_second(capsys):
+    now = [0.0]
+    view = View(100, lambda: now[0], lines=True)
+    for version in range(1, 101):
+        now[0] += 0.3
+        view.hear(State(version=version), arrived(float(version), "kos", 1 / version))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 9
+    assert lines[0].startswith("10/100 versions; loss 0.100; 480 bytes in 10 updates")
+    assert lines[0].endswith("24 s left")
+
+
+def test_states_are_told_from_what_the_controller_knows():
+    course = Course()
+    members = {name: Member(10) for name in ("a", "b", "c")}
+    base = State()
+    state = State(present=base.present.update(members), open=base.open.set("t", Assignment("a", 0, 0)))
+    course.hear(state, Joined(0.0, "a", 10))
+    course.hear(state, Failed(1.0, "b", "u", "lost"))
+    assert states_of(course) == {"a": "training", "b": "lost", "c": "waiting"}
+    assert plain_line(course, 1.0) == "0 versions; 0 bytes in 0 updates; 1 lost, 1 training, 1 waiting"
+
+
+def test_many_learners_do_not_fill_the_screen_and_names_are_not_markup():
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    view = View(None, lambda: 0.0, lines=False)
+    names = {f"[red]{i:03}": Member(10) for i in range(100)}
+    view.hear(State(present=State().present.update(names)), arrived(1.0, "[red]000", float("nan")))
+    console.print(view.draw(console))
+    shown = console.export_text()
+    assert "and 92 more: 92 waiting" in shown
+    assert "[red]001" in shown
+    assert len(shown.splitlines()) < 24
+
+
+def test_a_sparkline_is_as_wide_as_asked_and_survives_anything():
+    assert len(sparkline([float(i) for i in range(1000)], 24)) == 24
+    assert sparkline([float("nan")] * 3, 8) == ""
+    assert sparkline([1.0, float("inf"), 0.0], 8) == "█ ▁"
+    assert sparkline([2.0, 2.0], 8) == "▁▁"
+
+
+def test_a_long_run_keeps_few_numbers():
+    course = Course()
+    for version in range(1, 20_001):
+        course.hear(State(version=version), arrived(float(version), "kos", 1.0))
+    assert len(course.losses) <= 4096

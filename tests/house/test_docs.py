@@ -1,0 +1,167 @@
+"""The documentation names what there is: commands with help and transcript, modules, files, all parts of the papers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import abaton
+from abaton.lab.evidence import PLANS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAPERS = (DOCS / "papers.md").read_text()
+
+
+def script():
+    """The script that writes the pages of commands."""
+    place = DOCS / "extensions" / "transcripts.py"
+    spec = importlib.util.spec_from_file_location("transcripts", place)
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["transcripts"] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+TRANSCRIPTS = script()
+COMMANDS = TRANSCRIPTS.commands()
+PAGES = "".join(page.read_text() for page in sorted((DOCS / "commands").glob("*.md")))
+SECTIONS = dict(re.findall(r"^## abaton (.*?)\n(.*?)(?=^## |\Z)", PAGES, re.M | re.S))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_its_help_and_a_transcript(command):
+    remedy = (
+        "run 'python docs/extensions/transcripts.py'; a new command needs a line in scenario/scenario.txt"
+    )
+    section = SECTIONS.get(" ".join(command), "")
+    assert f"```text\n{COMMANDS[command]}\n```" in section, remedy
+    shown = [line[2:] for line in section.splitlines() if line.startswith("$ ")]
+    assert any(TRANSCRIPTS.command_of(line, COMMANDS) == command for line in shown), remedy
+
+
+def test_no_command_is_described_that_is_gone():
+    assert set(SECTIONS) == {" ".join(command) for command in COMMANDS}
+
+
+def test_no_transcript_holds_a_name_or_a_path_of_a_machine():
+    assert not re.search(r"/(tmp|home|root|work)/", PAGES + (DOCS / "tutorial.md").read_text())
+    assert "Traceback" not in PAGES
+
+
+@pytest.mark.slow
+def test_the_tutorial_can_be_followed(tmp_path):
+    page = (DOCS / "tutorial.md").read_text()
+    commands = TRANSCRIPTS.typed(page)
+    assert len(commands) >= 10
+    shown = TRANSCRIPTS.play("\n".join(f"$ {command}" for command in commands), tmp_path)
+    assert [each.command for each in shown] == commands
+    told = "\n".join(each.printed for each in shown)
+    for words in (
+        "community",
+        "on subjects that nobody trained on",
+        "settings in which they differ",
+        "interrupted",
+    ):
+        assert words in told, words
+    assert (tmp_path / "demo.html").stat().st_size > 1_000_000
+    assert (tmp_path / "compare.html").stat().st_size > 1_000_000
+
+
+def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
+    named = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert named == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_the_reference_is_made_of_every_package():
+    told = set(re.findall(r"^::: (\S+)", (DOCS / "reference.md").read_text(), re.M))
+    assert all(importlib.util.find_spec(name) for name in told)
+    packages = {m.name for m in pkgutil.iter_modules(abaton.__path__, "abaton.") if m.ispkg}
+    assert packages - {"abaton.cli", "abaton.benchmarks"} <= told
+
+
+def words(page: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", page)
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["papers.md", "weighting.md", "scaling.md", *(f"howto/{p.name}" for p in (DOCS / "howto").glob("*.md"))],
+)
+def test_modules_commands_and_files_that_are_named_exist(page):
+    text = (DOCS / page).read_text()
+    blocks = re.findall(r"```text\n(.*?)```", text, re.S)
+    typed = [line for block in blocks for line in block.splitlines() if line.startswith("abaton ")]
+    for word in [*words(text), *typed]:
+        if word.startswith("abaton "):
+            check_command(word)
+        elif re.fullmatch(r"abaton(\.\w+)+", word):
+            check_name(word)
+        elif re.match(r"(benchmarks|tests|src|docs|examples)/", word):
+            assert (ROOT / word).exists(), word
+
+
+def check_command(line: str) -> None:
+    command = TRANSCRIPTS.command_of(line, COMMANDS)
+    assert command is not None, line
+    rest = line.split()[1 + len(command) :]
+    if command == ("lab", "paper"):
+        assert rest[0] in {*PLANS, "list"}, line
+    if command == ("bench",) and rest[0].islower():
+        assert (ROOT / "benchmarks" / f"{rest[0]}.py").exists(), line
+
+
+def check_name(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+
+
+PARTS = {
+    "Metis": [
+        *(f"Section {n}" for n in ("I", "II", "III", "IV", "V", "VI", "VII")),
+        *(f"Equation {n}" for n in (1, 2, 3)), "Algorithm 1", *(f"Figure {n}" for n in range(1, 10)),
+        *(f"Table {n}" for n in ("I", "II", "III")),
+    ],
+    "Structured": [
+        *(f"Section {n}" for n in ("I", "II", "III", "III-A", "IV", "IV-A", "V", "V-A", "V-B", "VI")),
+        "Equation 1", "Equation 2", "Algorithm 1", "Figure 1", "Figure 2", "Figure 3a", "Figure 3b", "Figure 3c",
+        "Table I",
+    ],
+    "QUIC-FL": [
+        *(f"Section {n}" for n in ("1", "2", "3", "3.1", "3.2", "4", "5", "5.1", "5.2", "6", "7", "7.1", "7.2", "8",
+                                   "8.1", "8.2", "9")),
+        *(f"Definition {n}" for n in range(1, 6)), "Lemma 1", "Corollary 3.1",
+        *(f"Theorem {n}" for n in ("3.2", "4.1", "6.1")), *(f"Algorithm {n}" for n in range(1, 5)),
+        *(f"Figure {n}" for n in range(1, 4)), "Table 1", "Table 2",
+    ],
+    "Mobile": [
+        *(f"Section {n}" for n in ("I", "II", "II-A", "II-B", "II-C", "III", "III-A", "III-B", "IV", "IV-A", "IV-B",
+                                   "IV-C", "V")),
+        *(f"Snippet {n}" for n in (1, 2, 3)), "Table I",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("paper", PARTS)
+def test_every_part_of_a_paper_has_its_place(paper):
+    chapter = next(part for part in PAPERS.split("\n## ") if part.startswith(paper))
+    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \| (.+?) \|$", chapter, re.M)
+    told = {part for part, _, here in rows if here.strip()}
+    assert set(PARTS[paper]) <= told, set(PARTS[paper]) - told
+
+
+def test_every_equation_of_the_quantisers_has_its_place():
+    chapter = next(part for part in PAPERS.split("\n## ") if part.startswith("QUIC-FL"))
+    found: set[int] = set()
+    for first, last in re.findall(r"^\| Equations? (\d+)(?: to (\d+))? \|", chapter, re.M):
+        found |= set(range(int(first), int(last or first) + 1))
+    assert found == set(range(1, 25))
