@@ -27,7 +27,7 @@ test: $(STAMP) ## Run the quick tests
 	@$(BIN)/python -m pytest -n 2
 
 test-all: $(STAMP) ## Run every test, also the slow ones and those that need real parts
-	@$(BIN)/python -m pytest -n 2 -m ''
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m ''
 
 check: $(STAMP) ## Lint and type-check (ruff, mypy strict)
 	@$(BIN)/ruff check .

@@ -49,7 +49,6 @@ TITLES = {
     "dashboard": "The dashboard",
     "keys": "Keys",
     "lab": "The lab",
-    "network": "Networks",
     "records": "Records",
     "site": "Sites",
     "study": "Studies",

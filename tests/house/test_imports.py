@@ -27,7 +27,7 @@ MAY_USE = {
     "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
     "federation": {
         "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
-        "store", "engines", "software",
+        "store", "engines", "files", "software",
     },
     "report": {"errors", "vectors", "store"},
     "dashboard": {"errors", "files", "report", "store", "governance"},

@@ -16,7 +16,6 @@ from abaton.cli import (
     federation,
     keys,
     lab,
-    network,
     records,
     retention,
     runs,
@@ -52,7 +51,6 @@ app.add_typer(codec.app, name="codec")
 app.add_typer(dashboard.app, name="dashboard")
 app.add_typer(keys.app, name="keys")
 app.add_typer(lab.app, name="lab")
-app.add_typer(network.app, name="network")
 app.add_typer(records.app, name="records")
 app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")

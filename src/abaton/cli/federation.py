@@ -28,7 +28,9 @@ def run(
         ..., "--sites", metavar="SITE...", help="The sites' documents.", show_default=False
     ),
     engine: str = typer.Option(
-        "virtual", help="virtual (a simulated clock), local (processes here) or ray (tasks on a Ray cluster)."
+        "virtual",
+        help="virtual (a simulated clock), local (processes here), ray (tasks on a Ray cluster) or flower "
+        "(a network on this machine).",
     ),
     address: str = AddressOption,
     seed: int = typer.Option(1990, min=0, help="Decides every random number."),

@@ -1,4 +1,4 @@
-"""``abaton keys``: make, show, rotate and register signing and sealing keys."""
+"""``abaton keys``: make, show, rotate and register keys; invite, admit and revoke sites on a network."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from abaton.cli import inviting
 from abaton.cli.output import emit, note, table
 from abaton.cli.secrets import DATABASE, JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, database, passphrase
 
 if TYPE_CHECKING:
     from abaton.governance import PublicRing
 
-app = typer.Typer(help="Make, show, rotate and register signing and sealing keys.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make, show, rotate and register keys; invite, admit and revoke sites.", no_args_is_help=True
+)
+for command in (inviting.invite, inviting.admit, inviting.revoke):
+    app.command()(command)
 
 _FILE = typer.Argument(..., metavar="FILE", help="The private key file.", show_default=False)
 _PUBLIC = typer.Option(None, "--public", help="Also write the public keys here, to be given to others.")

@@ -1,4 +1,4 @@
-"""``abaton serve``: the research centre's intake."""
+"""``abaton serve``: the research centre, which takes records and consents, or trains with sites on a network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from abaton.errors import SettingsError
 
 def serve(
     *,
+    engine: str = typer.Option(
+        "intake", "--engine", help="intake (takes records and consents) or flower (trains with sites)."
+    ),
     governance: str | None = typer.Option(
         None,
         "--governance",
         help="The governance database: a file or postgresql+psycopg://… [env: ABATON_GOVERNANCE]",
     ),
-    keys: Path = typer.Option(
-        ..., "--keys", help="The centre's private key file; it signs receipts.", show_default=False
+    keys: Path | None = typer.Option(
+        None, "--keys", help="The centre's private key file; it signs receipts.", show_default=False
     ),
     inbox: Path = typer.Option(Path("inbox"), "--inbox", help="The folder of received envelopes."),
     host: str = typer.Option("127.0.0.1", "--host", help="The address to listen at."),
@@ -38,12 +41,51 @@ def serve(
     store: Path | None = StoreOption,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
+    study: Path | None = typer.Option(None, "--study", help="flower: the study document."),
+    name: str = typer.Option("", "--name", help="flower: what sites dial, if that is not --host."),
+    authority: Path | None = typer.Option(
+        None,
+        "--authority",
+        help="flower: what signed the certificate (PEM); without the three, a private authority is made.",
+    ),
+    superlink: str | None = typer.Option(
+        None,
+        "--superlink",
+        help="flower: host:port of a SuperLink that runs already; one is started otherwise.",
+    ),
+    sites: int = typer.Option(2, "--sites", min=2, help="flower: begin when so many sites are there."),
+    seed: int = typer.Option(1990, "--seed", min=0, help="flower: decides every random number."),
 ) -> None:
     """Publish studies; take consents, sealed records, withdrawals and exits; answer with signed receipts.
 
     Prints the address on stdout when requests are taken. Without TLS it listens on this machine alone. With
     --dashboard, whoever --access names may watch runs at /dashboard/.
+
+    With --engine flower: serve one study to sites on a network, until its run has ended; started again, it goes on.
+
+    abaton serve --engine flower --study study.toml --host 0.0.0.0 --name centre.example.org --port 8443 --sites 3
     """
+    if engine == "flower":
+        from abaton.cli.serving import conduct, given_certificates
+        from abaton.federation.network import Wish
+        from abaton.store import default_folder
+
+        if study is None:
+            raise SettingsError("there is no study to serve", where="serve", remedy="give --study study.toml")
+        given = given_certificates(certificate, key, authority, superlink)
+        conduct(
+            study,
+            store or default_folder(),
+            (host, port, name),
+            given,
+            Wish(sites, seed),
+            superlink=superlink,
+        )
+        return
+    if engine != "intake":
+        raise SettingsError(f"there is no engine '{engine}'", where="--engine", remedy="use intake or flower")
+    if keys is None:
+        raise SettingsError("receipts need a key", where="serve", remedy="give --keys")
     try:
         from abaton.governance.service import Centre, Listen
         from abaton.governance.service import serve as serving

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from abaton.cli import dealing
+from abaton.cli import dealing, joining
 from abaton.cli.output import emit, note, table, write_first
 from abaton.errors import SettingsError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="A site's document, what it has for a study, and its dealings with the centre.", no_args_is_help=True
 )
-for command in (dealing.enrol, dealing.send, dealing.withdraw, dealing.status):
+for command in (dealing.enrol, dealing.send, dealing.withdraw, dealing.status, joining.join):
     app.command()(command)
 
 

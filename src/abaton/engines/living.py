@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from abaton.codecs import Key, Pipeline
 from abaton.control import SPENT, Arrived, Rules, Shelf, community_model, from_row
 from abaton.control.draw import round_key
+from abaton.engines.contract import Engine
 from abaton.engines.drive import Driver, Observer, Outcome, Watcher
 from abaton.engines.local import LocalEngine
 from abaton.engines.ray import RayEngine, Remake
@@ -39,6 +41,21 @@ class Run:
     journal: Journal
     observe: Observer | None = None
 
+    def check(self, learner: str, version: int, payload: bytes) -> None:
+        """Decode a learner's payload for a version.
+
+        Raises:
+            PayloadError: It is not sound.
+        """
+        self.codec.decode(payload, self.model.layout, Key(round_key(self.rules.seed, version), learner))
+
+
+class Ended(Engine, Protocol):
+    """An engine that lets go of what it holds in the end."""
+
+    def close(self) -> None:
+        """Let go."""
+
 
 def virtual(
     learners: Mapping[str, Learner], journal: Journal, profiles: Mapping[str, Profile], seed: int
@@ -53,7 +70,7 @@ def local(
 ) -> LocalEngine:
     """The learners as processes of this machine; what they must remember is kept in a folder."""
     keep = run.journal.payloads.put
-    return LocalEngine(learners, keep=keep, check=_check(run), states=states, groups=groups)
+    return LocalEngine(learners, keep=keep, check=run.check, states=states, groups=groups)
 
 
 def on_ray(
@@ -68,13 +85,13 @@ def on_ray(
     """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here."""
     keep = run.journal.payloads.put
     return RayEngine(
-        learners, remake, keep=keep, check=_check(run), address=address, states=states, groups=groups
+        learners, remake, keep=keep, check=run.check, address=address, states=states, groups=groups
     )
 
 
 def live(
     run: Run,
-    engine: VirtualEngine | LocalEngine | RayEngine,
+    engine: Ended,
     watch: Watcher | None = None,
     *,
     memory: int = _MEMORY,
@@ -94,15 +111,6 @@ def status_of(outcome: Outcome, rules: Rules) -> str:
     """How a run ended, in one word."""
     done = outcome.version >= rules.rounds or outcome.reason == "the time is up"
     return "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
-
-
-def _check(run: Run) -> Callable[[str, int, bytes], None]:
-    """Decodes what a learner has sent, so that rubbish is noticed before anybody hears of it."""
-
-    def check(learner: str, version: int, payload: bytes) -> None:
-        run.codec.decode(payload, run.model.layout, Key(round_key(run.rules.seed, version), learner))
-
-    return check
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:

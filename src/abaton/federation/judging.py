@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,20 @@ Told = Mapping[Subset, "Sequence[ScoreCounts] | ValueSums"]
 """What a site tells of a model: for each subset counts for each class (one against the rest), or sums of errors."""
 
 
+class Judged(Protocol):
+    """What all sites judge by: the classes, or mean and deviation by which values were scaled."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; none for values."""
+
+    @property
+    def label(self) -> tuple[float, float]:
+        """Mean and deviation of the values."""
+
+
 def site_counts(
-    member: Member, federation: Federation, model: Model, vector: Vector, inside: frozenset[str]
+    member: Member, federation: Judged, model: Model, vector: Vector, inside: frozenset[str]
 ) -> Told:
     """What one site tells of a model."""
     mine = np.array([subject in inside for subject in member.test.subjects], dtype=bool)
@@ -70,7 +82,7 @@ def _subsets(member: Member, mine: NDArray[np.bool_]) -> list[tuple[Subset, NDAr
 
 
 def _counted(
-    predicted: NDArray[Any], actual: NDArray[Any], federation: Federation
+    predicted: NDArray[Any], actual: NDArray[Any], federation: Judged
 ) -> list[ScoreCounts] | ValueSums:
     if not federation.classes:
         mean, deviation = federation.label
@@ -92,18 +104,33 @@ def judge_models(
     resamples: int = 1000,
 ) -> dict[str, Any]:
     """All measures of some models, by subset, as plain values: lines, ROC curves and calibration."""
+    allowed = {member.name: inside(member) for member in federation.members}
+    told = {
+        name: [
+            site_counts(each, federation, model, vector, allowed[each.name]) for each in federation.members
+        ]
+        for name, vector in models.items()
+    }
     floor = max(member.floor for member in federation.members)
+    return judge_counts(learning, federation.classes, floor, told, seed=seed, resamples=resamples)
+
+
+def judge_counts(
+    learning: Learning,
+    classes: Sequence[str],
+    floor: int,
+    models: Mapping[str, Sequence[Told]],
+    *,
+    seed: int = 0,
+    resamples: int = 1000,
+) -> dict[str, Any]:
+    """All measures of some models, from what the sites told of each; nothing of fewer subjects than the floor."""
     lines: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
-    allowed = {member.name: inside(member) for member in federation.members}
-    for name, vector in models.items():
-        told = [
-            site_counts(member, federation, model, vector, allowed[member.name])
-            for member in federation.members
-        ]
+    for name, told in models.items():
         for subset in sorted({each for site in told for each in site}, key=_order):
             parts = [site[subset] for site in told if subset in site]
-            for case, measures, number in _judged(learning, federation, parts, floor, (seed, resamples)):
+            for case, measures, number in _judged(learning, classes, parts, floor, (seed, resamples)):
                 words = f"{subset.name}, {case}" if case else subset.name
                 lines.append(
                     {
@@ -111,7 +138,7 @@ def judge_models(
                         "sites": len(parts), "measures": measures,
                     }
                 )  # fmt: skip
-            if subset.of == "all" and len(federation.classes) == 2:
+            if subset.of == "all" and len(classes) == 2:
                 both = together(part[0] for part in parts if not isinstance(part, ValueSums))
                 curves[name] = _curves(both, floor)
     return {"lines": lines, "curves": curves, "smallest_count": floor}
@@ -123,7 +150,7 @@ def _order(subset: Subset) -> tuple[int, str]:
 
 def _judged(
     learning: Learning,
-    federation: Federation,
+    classes: Sequence[str],
     parts: Sequence[Sequence[ScoreCounts] | ValueSums],
     floor: int,
     drawn: tuple[int, int],
@@ -144,7 +171,7 @@ def _judged(
         if not few:
             settings = {"specificity": how.specificity, "level": how.confidence}
             found = _plain(judge(_filled(counts), seed=seed, resamples=resamples, **settings))
-        case = federation.classes[i] if len(counted[0]) > 1 else ""
+        case = classes[i] if len(counted[0]) > 1 else ""
         made.append((case, found, _number(counts.subjects, floor)))
     return made
 

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from abaton.errors import AbatonError, Refused
 from abaton.federation.learners import Rows, some
 from abaton.federation.reading import ONE_CLASS, Reading, fingerprint
 from abaton.learning.validation import stratified
+from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.federated import Choice, choose
 from abaton.records.features import (
     Moments,
@@ -92,7 +93,7 @@ class Federation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealt:
+class Dealt:
     """A site's table with the places of its rows."""
 
     reading: Reading
@@ -108,6 +109,22 @@ class _Dealt:
         return self.table.without(frozenset(self.table.subjects[i] for i in self.test))
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a site tells so that columns, and values to be learned, can be scaled together."""
+
+    columns: Statistics
+    label: Moments
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What all sites scale by: the statistics of all, and mean and deviation of the values to be learned."""
+
+    columns: Statistics
+    label: tuple[float, float]
+
+
 def federate(study: Study, readings: Sequence[Reading], seed: int) -> Federation:
     """Make members of the sites that can take part.
 
@@ -115,41 +132,44 @@ def federate(study: Study, readings: Sequence[Reading], seed: int) -> Federation
         Refused: Too few sites are left, or anonymity cannot be had; nothing was trained.
     """
     assert study.learning is not None
+    learning = study.learning
     told = {each.name: each.told for each in readings}
     ready, anonymity = _hide(sorted(readings, key=lambda each: each.name))
     dealt, ready = _deal(study, ready, seed)
     left_out = {each.name: each.problem for each in ready if each.problem}
-    if len(dealt) < FEWEST:
+    check_enough([each.reading.name for each in dealt], left_out)
+    scale = scale_of(learning, [sums(learning, each) for each in dealt])
+    members = tuple(member(learning, each, scale) for each in dealt)
+    first = dealt[0].table
+    names = tuple(column.name for column in first.columns)
+    return Federation(members, left_out, names, first.classes, scale.label, anonymity, told)
+
+
+def check_enough(names: Sequence[str], left_out: Mapping[str, str]) -> None:
+    """Refuse a federation of too few sites.
+
+    Raises:
+        Refused: With every site that is left out, and why.
+    """
+    if len(names) < FEWEST:
         raise Refused(
-            f"{len(dealt)} of {len(readings)} sites can take part, {FEWEST} are needed",
+            f"{len(names)} of {len(names) + len(left_out)} sites can take part, {FEWEST} are needed",
             where="; ".join(f"{name}: {why}" for name, why in left_out.items()),
             remedy="mend the sites, or add others",
         )
-    shared = pooled(statistics(each.seen) for each in dealt)
-    label = _label(study.learning, dealt)
-    members = tuple(_member(study.learning, each, shared, label) for each in dealt)
-    first = dealt[0].table
-    names = tuple(column.name for column in first.columns)
-    return Federation(members, left_out, names, first.classes, label, anonymity, told)
 
 
-def _hide(readings: Sequence[Reading]) -> tuple[list[Reading], Mapping[str, Any] | None]:
-    """Enforce anonymity over the union of the tables, by the strictest k of all sites."""
-    ready = [each for each in readings if each.table is not None]
-    asked = max((each.anonymity for each in ready if each.anonymity), key=lambda s: s.k, default=None)
-    if asked is None:
-        return list(readings), None
-    tables = {each.name: each.table for each in ready if each.table is not None}
-    choice = choose([histogram(table, asked) for table in tables.values()], asked)
-    shown = {name: hidden(table, choice, asked) for name, table in tables.items()}
-    made = [replace(each, table=shown.get(each.name)) for each in readings]
-    columns = [quasi.column for quasi in asked.quasi_identifiers]
-    return made, {"k": asked.k, "columns": columns, **_told(choice, min(t.floor for t in shown.values()))}
+def strictest(asked: Iterable[AnonymitySettings | None]) -> AnonymitySettings | None:
+    """What is asked of the union of all tables: the settings with the largest k; none if nobody asks."""
+    return max((each for each in asked if each is not None), key=lambda each: each.k, default=None)
 
 
-def _told(choice: Choice, floor: int) -> dict[str, Any]:
+def told_of(choice: Choice, asked: AnonymitySettings, floor: int) -> dict[str, Any]:
+    """What there is to tell of how people hide, with small numbers masked."""
     few = 0 < choice.suppressed < floor
     return {
+        "k": asked.k,
+        "columns": [quasi.column for quasi in asked.quasi_identifiers],
         "levels": list(choice.node),
         "records": choice.records,
         "left_out": f"<{floor}" if few else str(choice.suppressed),
@@ -157,24 +177,14 @@ def _told(choice: Choice, floor: int) -> dict[str, Any]:
     }
 
 
-def _deal(study: Study, readings: Sequence[Reading], seed: int) -> tuple[list[_Dealt], list[Reading]]:
-    """Deal every site's subjects; a site that is too small for that is left out."""
+def deal(study: Study, reading: Reading, table: Table, seed: int) -> Dealt:
+    """Deal a site's subjects: rows to train on, to validate with, and to test with.
+
+    Raises:
+        Refused: The site is too small for that.
+    """
     assert study.learning is not None
-    dealt, seen = [], []
-    for each in readings:
-        if each.table is None:
-            seen.append(each)
-            continue
-        floor = smallest_count(each.file.document, study)
-        try:
-            dealt.append(_split(study.learning, each, each.table, floor, seed))
-            seen.append(each)
-        except AbatonError as error:
-            seen.append(each.without(error.what))
-    return dealt, seen
-
-
-def _split(learning: Learning, reading: Reading, table: Table, floor: int, seed: int) -> _Dealt:
+    learning, floor = study.learning, smallest_count(reading.file.document, study)
     if table.classes and len(np.unique(table.y)) < 2:
         raise Refused(ONE_CLASS)
     rng = np.random.default_rng([seed, zlib.crc32(reading.name.encode())])
@@ -184,21 +194,32 @@ def _split(learning: Learning, reading: Reading, table: Table, floor: int, seed:
     train, held = stratified(labels, rest, rng=rng, share=learning.validation, learner=reading.name)
     if len(train) < floor:
         raise Refused(f"fewer than {floor} subjects are left to train on")
-    return _Dealt(reading, table, floor, train, held, test)
+    return Dealt(reading, table, floor, train, held, test)
 
 
-def _label(learning: Learning, dealt: Sequence[_Dealt]) -> tuple[float, float]:
-    """Mean and deviation of the values to be learned, from the sites' sums; classes are not scaled."""
+def sums(learning: Learning, dealt: Dealt) -> Sums:
+    """What a site tells for scaling; of classes nothing has to be told.
+
+    Raises:
+        Refused: So few subjects are left that nothing may be told of them.
+    """
+    y = dealt.seen.y
+    label = Moments() if learning.task == "classes" else Moments(len(y), float(y.sum()), float(np.dot(y, y)))
+    return Sums(statistics(dealt.seen), label)
+
+
+def scale_of(learning: Learning, told: Sequence[Sums]) -> Scale:
+    """What all scale by; classes are not scaled."""
+    shared = pooled(each.columns for each in told)
     if learning.task == "classes":
-        return 0.0, 1.0
-    seen = [each.seen.y for each in dealt]
-    sums = [Moments(len(y), float(y.sum()), float(np.dot(y, y))) for y in seen]
-    both = pooled(Statistics({"label": each}) for each in sums).of["label"]
-    return both.mean, both.deviation
+        return Scale(shared, (0.0, 1.0))
+    both = pooled(Statistics({"label": each.label}) for each in told).of["label"]
+    return Scale(shared, (both.mean, both.deviation))
 
 
-def _member(learning: Learning, each: _Dealt, shared: Statistics, label: tuple[float, float]) -> Member:
-    made = scaled(each.table, shared)
+def member(learning: Learning, each: Dealt, scale: Scale) -> Member:
+    """A site that takes part, with its rows scaled."""
+    made, label = scaled(each.table, scale.columns), scale.label
     if learning.task == "value":
         made = replace(made, y=((each.table.y - label[0]) / label[1]).astype(np.float32))
     told = {g.input: groups(each.table, g.input, g.bands) for g in learning.evaluation.groups}
@@ -211,3 +232,30 @@ def _member(learning: Learning, each: _Dealt, shared: Statistics, label: tuple[f
         each.floor,
         fingerprint(each.table),
     )
+
+
+def _hide(readings: Sequence[Reading]) -> tuple[list[Reading], Mapping[str, Any] | None]:
+    """Enforce anonymity over the union of the tables, by the strictest k of all sites."""
+    asked = strictest(each.anonymity for each in readings if each.table is not None)
+    if asked is None:
+        return list(readings), None
+    tables = {each.name: each.table for each in readings if each.table is not None}
+    choice = choose([histogram(table, asked) for table in tables.values()], asked)
+    shown = {name: hidden(table, choice, asked) for name, table in tables.items()}
+    made = [replace(each, table=shown.get(each.name)) for each in readings]
+    return made, told_of(choice, asked, min(table.floor for table in shown.values()))
+
+
+def _deal(study: Study, readings: Sequence[Reading], seed: int) -> tuple[list[Dealt], list[Reading]]:
+    """Deal every site's subjects; a site that is too small for that is left out."""
+    dealt, seen = [], []
+    for each in readings:
+        if each.table is None:
+            seen.append(each)
+            continue
+        try:
+            dealt.append(deal(study, each, each.table, seed))
+            seen.append(each)
+        except AbatonError as error:
+            seen.append(each.without(error.what))
+    return dealt, seen

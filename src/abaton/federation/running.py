@@ -8,7 +8,6 @@ made of is pinned in its row: the study's hash, every site's table and cohort by
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ from typing import Any
 
 from abaton import __version__
 from abaton.codecs import Pipeline
-from abaton.control import Arrived, Rules, from_row
+from abaton.control import Rules
 from abaton.engines import (
     LocalEngine,
     Outcome,
@@ -39,6 +38,7 @@ from abaton.federation.judging import judge_models
 from abaton.federation.learners import ConsentedLearner
 from abaton.federation.members import Federation, Member, federate
 from abaton.federation.reading import Reading, Step, read_sites
+from abaton.federation.recipes import facts, point_of, some_versions, traffic_of
 from abaton.federation.rolls import Roll
 from abaton.federation.scaling import remake
 from abaton.learning import Model
@@ -47,10 +47,9 @@ from abaton.software import versions
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
 
-ENGINES = ("virtual", "local", "ray")
+ENGINES = ("virtual", "local", "ray", "flower")
 RECIPE = "study"
 COMMUNITY = "community"
-_CURVE = 20  # versions of the community model that are judged, for the curve over time
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,8 @@ class Options:
     """How a study is run.
 
     Attributes:
-        engine: `virtual` (a simulated clock), `local` (processes of this machine) or `ray` (tasks on a Ray cluster).
+        engine: `virtual` (a simulated clock), `local` (processes of this machine), `ray` (tasks on a Ray cluster) or
+            `flower` (a network, rehearsed on this machine: a centre and every site's nodes).
         seed: Decides every random number.
         profiles: How fast each site's machine is, under the virtual clock.
         baselines: Whether to train each site alone and all rows pooled, too: for the lab alone.
@@ -151,8 +151,25 @@ def run_study(
     """
     now = now or datetime.now(UTC)
     files = [site if isinstance(site, SiteFile) else load_site(site) for site in sites]
+    if options is not None and options.engine == "flower":
+        return _rehearse(study, files, store, options, step)
     readings = read_sites(study, files, now, step)
     return run_readings(study, readings, store, options, watch=watch, step=step, now=now)
+
+
+def _rehearse(study: Study, files: Sequence[SiteFile], store: Store, options: Options, step: Step) -> RunRow:
+    """Run a study as on a network; what only a simulation or one place can have is refused."""
+    from abaton.federation.network.conducting import Wish
+    from abaton.federation.network.serving import rehearse
+
+    if options.profiles or options.baselines:
+        raise SettingsError(
+            "a network has no profiles, and rows are not brought together for baselines",
+            where="engine flower",
+            remedy="leave them out, or use the engine 'virtual'",
+        )
+    wish = Wish(len(files), options.seed, options.resamples)
+    return rehearse(study, files, store, wish, step)
 
 
 def run_readings(
@@ -177,6 +194,10 @@ def run_readings(
         step: Told of progress, in words without content.
     """
     options, created = options or Options(), datetime.now(UTC)
+    if options.engine == "flower":
+        raise SettingsError(
+            "on a network every site reads its own records", where="engine flower", remedy="use run_study"
+        )
     files = [reading.file for reading in readings]
     run = f"{study.study.id}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     plan = _plan(study, readings, options, now, run)
@@ -197,6 +218,12 @@ def resume_study(
         Refused: What the sites have has changed.
     """
     settings = row.recipe["settings"]
+    if row.engine == "flower":
+        raise SettingsError(
+            f"run '{row.run}' is one on a network",
+            where="resume",
+            remedy="start 'abaton serve --engine flower' with the same store and study again: it goes on",
+        )
     study = study_from_toml(settings["study"])
     files = [load_site(Path(place)) for place in settings["sites"]]
     profiles = {name: Profile(**values) for name, values in settings["profiles"].items()}
@@ -246,7 +273,7 @@ def _recipe(plan: _Plan, files: Sequence[SiteFile], now: datetime) -> dict[str, 
     return {
         "name": RECIPE,
         "settings": settings,
-        "study": _facts(plan.study),
+        "study": facts(plan.study),
         "method": plan.learning.model_dump(mode="json"),
         "tables": {member.name: member.digest for member in made.members},
         "cohorts": {member.name: _cohort(plan, member, at)[1] for member in made.members},
@@ -257,28 +284,6 @@ def _recipe(plan: _Plan, files: Sequence[SiteFile], now: datetime) -> dict[str, 
         "classes": list(made.classes),
         "software": f"abaton {__version__}",
         "versions": versions(),
-    }
-
-
-def _facts(study: Study) -> dict[str, Any]:
-    """What a reader of the run wants to know of the study."""
-    about, kept = study.study, study.deidentification
-    return {
-        "id": about.id,
-        "hash": study.hash,
-        "title": about.title,
-        "question": " ".join((about.question or "").split()),
-        "purpose": about.purpose.value,
-        "legal_basis": about.legal_basis,
-        "centre": study.centre.name,
-        "shares": [each.value for each in about.shares],
-        "mechanism": kept.mechanism.value,
-        "dates": kept.dates.value,
-        "smallest_count": kept.count_floor,
-        "statements": {key.value: words for key, words in study.consent.statements.items()}
-        if study.consent
-        else {},
-        "outcome": study.features.label.name if study.features else None,
     }
 
 
@@ -336,26 +341,19 @@ def _engine(
 
 def _judged(store: Store, row: RunRow, plan: _Plan, journal: Journal, outcome: Outcome) -> dict[str, Any]:
     """What is kept of how it went: who sent how much, how good the models are, and how they got there."""
-    arrived = [event for kind, body in journal.rows() if isinstance(event := from_row(kind, body), Arrived)]
-    sent = Counter(event.learner for event in arrived)
-    size: Counter[str] = Counter()
-    for event in arrived:
-        size[event.learner] += event.size
     model, options = plan.model, plan.options
+    traffic = traffic_of(journal, model.layout.size)
     final = store.vectors.get(outcome.digest)
     models = {COMMUNITY: final}
     if options.baselines:
-        epochs = plan.learning.training.epochs * max(sent.values(), default=1)
+        most = max((each["updates"] for each in traffic.values()), default=1)
+        epochs = plan.learning.training.epochs * most
         models |= baselines(plan.federation, model, plan.rules.training, epochs, options.seed)
     # Consents are asked once more: the test rows of whoever has left are not used.
     at = outcome.seconds if options.engine == "virtual" else datetime.now(UTC).timestamp()
     inside = {member.name: _still_in(plan, member, at) for member in plan.federation.members}
-    raw = model.layout.size * 4
     return {
-        "traffic": {
-            name: {"updates": sent[name], "bytes_up": size[name], "uncompressed": sent[name] * raw}
-            for name in sorted(sent)
-        },
+        "traffic": traffic,
         "evaluation": judge_models(
             plan.learning, plan.federation, model, models, lambda member: inside[member.name], seed=options.seed,
             resamples=options.resamples,
@@ -368,24 +366,15 @@ def _progress(
     store: Store, row: RunRow, plan: _Plan, inside: Mapping[str, frozenset[str]]
 ) -> list[dict[str, Any]]:
     """The main measure of some versions of the community model, over time."""
-    versions = store.models(row.run)
-    stride = max(1, -(-len(versions) // _CURVE))
-    chosen = [*versions[:-1:stride], *versions[-1:]]
-    name = "auroc" if plan.federation.classes else "rmse"
     made = []
-    for version in chosen:
-        if not store.vectors.path(version.digest).exists():
-            continue  # not every version is kept for ever
-        vector = {COMMUNITY: store.vectors.get(version.digest)}
+    for version, vector in some_versions(store, row.run):
         judged = judge_models(
             plan.learning,
             plan.federation,
             plan.model,
-            vector,
+            {COMMUNITY: vector},
             lambda member: inside[member.name],
             resamples=0,
         )
-        line = next((each for each in judged["lines"] if each["of"] == "all"), None)
-        if line is not None and line["measures"] is not None:
-            made.append({"version": version.version, "at": version.at, name: line["measures"][name]["value"]})
+        made += point_of(version, judged, classes=bool(plan.federation.classes))
     return made

@@ -11,7 +11,9 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any
 
+from abaton.report.curves import metric_figure
 from abaton.store import ModelRow
+from abaton.store import Point as Version
 
 Event = tuple[str, Mapping[str, Any]]
 Point = Mapping[str, Any]
@@ -22,8 +24,6 @@ AXES = {"version": "rounds", "at": "seconds", "bytes": "bytes sent"}
 
 _MAIN = ("auroc", "accuracy", "r2", "rmse", "loss")
 _LESS_IS_BETTER = ("loss", "rmse", "mae", "brier")
-_COLOURS = ("#0b6e75", "#d9730d", "#3b5bdb", "#a61e4d", "#2b8a3e", "#7048e8", "#5c940d", "#495057")
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
 
 
 def course(
@@ -122,26 +122,22 @@ def course_figures(curves: Mapping[str, Sequence[Point]], measure: str) -> dict[
     """
     import plotly.graph_objects as go
 
+    runs = {name: [_point(p, measure) for p in points] for name, points in curves.items()}
     made: dict[str, Any] = {}
     for axis, words in AXES.items():
-        figure = go.Figure()
-        for i, (name, points) in enumerate(curves.items()):
-            known = [p for p in points if p.get(measure) is not None]
-            figure.add_scatter(
-                x=[p[axis] for p in known],
-                y=[p[measure] for p in known],
-                name=name,
-                mode="lines" if len(known) > 1 else "markers",
-                line={"color": _COLOURS[i % len(_COLOURS)], "dash": _DASHES[i % len(_DASHES)]},
-            )
-        figure.update_xaxes(title_text=words)
-        figure.update_yaxes(title_text=measure)
-        made[axis] = figure.update_layout(
+        drawn = metric_figure(runs, measure, axis)  # the dashboard draws the same
+        figure = go.Figure(drawn["data"], drawn["layout"])
+        made[axis] = figure.update_xaxes(title_text=words).update_layout(
             title_text=f"{measure} against {words}",
             template="plotly_white",
             height=360,
             margin={"l": 60, "r": 20, "t": 50, "b": 60},
-            showlegend=len(curves) > 1,
             legend={"orientation": "h", "y": -0.25},
         )
     return made
+
+
+def _point(told: Point, measure: str) -> Version:
+    value = told.get(measure)
+    known = {} if value is None else {measure: value}
+    return Version(told["version"], told["at"], None, None, told["bytes"], known)

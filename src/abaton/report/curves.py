@@ -24,6 +24,7 @@ AXES: Mapping[str, str] = {
 COLOURS = ("#0f8b8d", "#d1495b", "#7b5cd6", "#c77d0a", "#2e7dd1", "#5a8f29", "#b0479a", "#6b7785")
 """Eight colours that can be told apart on white and on black, and by people who see colours differently."""
 
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _BETTER_BELOW = ("loss", "error", "rmse", "mae", "epsilon", "brier")
 
 
@@ -61,7 +62,7 @@ def metric_figure(
                 "y": [y for _, y in told],
                 "name": plain(name),
                 "mode": "lines+markers" if few else "lines",
-                "line": {"color": colour, "width": 2.5, "shape": "linear"},
+                "line": {"color": colour, "width": 2.5, "dash": _DASHES[number % len(_DASHES)]},
                 "marker": {"color": colour, "size": 5},
                 "hovertemplate": "%{y:.4f}<extra>" + plain(name) + "</extra>",
             }

@@ -1,4 +1,7 @@
-"""The contract test on a real network: Flower starts it at the centre, and its learners are at the sites."""
+"""The contract test on a real network: Flower starts it at the centre, and its learners are at the sites.
+
+Three sites play all of its learners: a run's name says who plays whom.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,38 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines import test_engine_contract as contract
 
 from abaton.engines import Engine
-from abaton.engines.flower import FlowerEngine, Network, Post
+from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Place, Post
 from abaton.engines.flower.centre import read_admitted
+from abaton.engines.flower.grid import place_of
 from abaton.learning import Learner
 
-PLACES = {"a": 0, "b": 1, "c": 2, "slow": 0, "leaver": 1, "broken": 1}
-"""Each site of the contract test, and its place among the learners there: the place decides its data."""
+SITES = ("0", "1", "2")
 
 
-def open_learner(site: str) -> Learner:
-    """The learner that the contract test would make at this place."""
+class Players:
+    """Answers as the learner whose place a site has in a run."""
+
+    def __init__(self, number: int, place: Place) -> None:
+        self.number, self.place = number, place
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        names = parcel.about["run"].split(" ")[1:]
+        learner = contract.learners(*names)[names[self.number]]
+        return Desk(learner, self.place).answer(parcel)
+
+
+def open_desk(config: Mapping[str, Any]) -> Players:
+    """What answers a node's messages."""
     contract.TESTS = 0  # here every process may be killed
-    names = [f"nobody {i}" for i in range(PLACES[site])]
-    return contract.learners(*names, site)[site]
+    return Players(int(config["site"]), place_of(config))
 
 
 class OnFlower:
@@ -35,7 +51,7 @@ class OnFlower:
         self.post, self.centre, self.progress = post, centre, progress
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Write down each result when it is there: all of them together take many minutes."""
+        """Write down each result when it is there: all of them together take minutes."""
         if report.when == "call" or report.failed:
             with self.progress.open("a") as file:
                 file.write(f"{report.outcome} {report.nodeid} {report.duration:.1f}\n{report.longreprtext}\n")
@@ -43,12 +59,20 @@ class OnFlower:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             item.module.ENGINES["flower"] = self.make
+        runs = items[0].module.RUNS
+        runs.update({name: replace(rules, rounds=rules.rounds // 2) for name, rules in runs.items()})
 
     @contextmanager
     def make(self, learners: Mapping[str, Learner], keep: contract.Keep) -> Iterator[Engine]:
-        """An engine whose run only those sites take part in that a test asks for."""
-        admitted = {n: seat for n, seat in read_admitted(self.centre).items() if seat[0] in learners}
-        network = Network(secrets.token_hex(8), contract.MODEL.layout.digest, admitted=lambda: admitted)
+        """An engine whose run only as many sites take part in as a test asks for learners."""
+        names = tuple(learners)
+        admitted = {
+            node: (names[int(site)], role)
+            for node, (site, role) in read_admitted(self.centre).items()
+            if int(site) < len(names)
+        }
+        run = " ".join((secrets.token_hex(8), *names))
+        network = Network(run, contract.MODEL.layout.digest, admitted=lambda: admitted)
         yield FlowerEngine(Quiet(self.post, admitted), network, keep=keep, check=contract.check)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import SGDClassifier
@@ -23,9 +25,10 @@ from abaton.control import (
 )
 from abaton.control.draw import round_key
 from abaton.engines import Driver, Replayed
-from abaton.engines.flower import FlowerEngine, Network, Post
+from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
-from abaton.learning import Examples, Learner, SklearnModel, Update
+from abaton.engines.flower.grid import place_of
+from abaton.learning import Examples, Learner, SklearnModel
 from abaton.store import Journal, Store
 
 SITES = ("a", "b", "c", "d")
@@ -36,31 +39,61 @@ MODEL = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=FEATURES, 
 CANARY = "Canary-4711"
 
 
-class Unhurried(Learner):
-    """A learner whose training takes a while if it has many epochs, so that it can be disturbed."""
-
-    def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
-        time.sleep(3.0 if settings.epochs > 2 else 0.0)
-        return super().train(task, version, start, settings, *rest)
-
-
 def open_learner(site: str) -> Learner:
     """A site's learner; its data are drawn, not read."""
     draw = np.random.default_rng(SITES.index(site))
     truth = np.random.default_rng(99).normal(size=FEATURES)
     x = draw.normal(size=(160 + 40 * SITES.index(site), FEATURES)).astype(np.float32)
     y = (x @ truth > 0).astype(np.int64)
-    return Unhurried(site, MODEL, Examples(x[40:], y[40:]), CODEC, 0, validation=Examples(x[:40], y[:40]))
+    return Learner(site, MODEL, Examples(x[40:], y[40:]), CODEC, 0, validation=Examples(x[:40], y[:40]))
+
+
+class Spoilt(Desk):
+    """A desk whose trainings are answered with rubbish in the runs that are called so: one kind after the other."""
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        if parcel.kind != "train" or not parcel.about["run"].startswith("spoilt"):
+            return super().answer(parcel)
+        count = Path(self.place.folder, "spoilt")
+        number = int(count.read_text()) if count.exists() else 0
+        count.parent.mkdir(parents=True, exist_ok=True)
+        count.write_text(str(number + 1))
+        honest = {
+            "key": parcel.about["key"],
+            "steps": 1,
+            "examples": 1,
+            "loss": 0.0,
+            "score": [],
+            "cohort": "",
+        }
+        about, payload = [
+            (honest, b"rubbish"),
+            ({**honest, "loss": float("nan")}, b""),
+            (honest, bytes(24 << 20)),
+            ({"nothing": "of it"}, b""),
+        ][number % 4]
+        return Parcel("answer", about, {"update": payload})
+
+
+def open_desk(config: Mapping[str, Any]) -> Desk:
+    """What answers a node's messages; 'e' agreed to another study, 'f' has another layout."""
+    site, place = str(config["site"]), place_of(config)
+    if site == "e":
+        return Desk(open_learner("a"), replace(place, study="another digest"))
+    if site == "f":
+        other = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=FEATURES + 1, classes=2)
+        x = np.zeros((4, FEATURES + 1), np.float32)
+        return Desk(Learner("f", other, Examples(x, np.array([0, 1, 0, 1])), CODEC, 0), place)
+    return Spoilt(open_learner(site), place) if site == "d" else Desk(open_learner(site), place)
 
 
 def rules(name: str) -> Rules:
-    """Runs by name: short rounds, and an asynchronous run that takes long enough to be disturbed."""
+    """Runs by name: short rounds, and an asynchronous run that somebody spoils."""
     training = TrainSettings(epochs=2, batch_size=20)
     if name.startswith("rounds"):
         return Rules(4, 2, training=training, weighting=(ByValidation(),), pacing=Synchronous())
-    slow = TrainSettings(epochs=3, batch_size=20)
-    weighting = (ByValidation(evaluators=2),)
-    return Rules(4, 28, training=slow, weighting=weighting, pacing=Asynchronous(attempts=5))
+    weighting = (ByValidation(evaluators=1),)
+    return Rules(4, 9, training=training, weighting=weighting, pacing=Asynchronous(attempts=5))
 
 
 def community(name: str) -> CommunityModel:

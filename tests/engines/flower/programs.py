@@ -20,14 +20,14 @@ PATIENCE = 1500.0
 class Federation:
     """The centre's and the sites' programs, with TLS and a key for each node."""
 
-    def __init__(self, folder: Path, sites: Iterable[str], learner: str, study: str = "") -> None:
+    def __init__(self, folder: Path, sites: Iterable[str], desk: str, study: str = "") -> None:
         self.folder, self.said = folder, []
         own = issue(folder / "certificates", ["127.0.0.1"], datetime.now(UTC))
         address = Address("127.0.0.1", free_port())
         self.centre = Centre(folder / "centre", address, own, self.said.append)
         self.sites = {
             site: Nodes(
-                Membership(site, str(address), own.authority, learner, folder / site, study), self.said.append
+                Membership(site, str(address), own.authority, desk, folder / site, study), self.said.append
             )
             for site in sites
         }
@@ -57,11 +57,11 @@ class Federation:
 
 
 @contextmanager
-def running(folder: Path, sites: Iterable[str], learner: str, study: str = "") -> Iterator[Federation]:
+def running(folder: Path, sites: Iterable[str], desk: str, study: str = "") -> Iterator[Federation]:
     """A federation from its start to its end; its programs find this checkout."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
-    made = Federation(folder, sites, learner, study)
+    made = Federation(folder, sites, desk, study)
     try:
         made.start()
         yield made

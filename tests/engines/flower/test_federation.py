@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sql
 from tests.engines.flower import federation as study
 from tests.engines.flower.programs import Federation, running
 
-from abaton.control import Arrived, Failed, Noted, Scored, from_row
+from abaton.control import Arrived, Failed, Noted, from_row
 from abaton.control.community import CommunityModel
-from abaton.engines import Driver, LocalEngine, Replayed, Task, TrainTask, VirtualEngine
-from abaton.engines.flower.certificates import node_key
-from abaton.engines.flower.nodes import ROLES, Nodes
-from abaton.learning import Learner
+from abaton.engines import Driver, LocalEngine, Replayed, VirtualEngine
+from abaton.engines.flower.centre import Address, Centre
+from abaton.engines.flower.certificates import issue, node_key
+from abaton.engines.flower.nodes import ROLES, Membership, Nodes, free_port
+from abaton.errors import SettingsError
 from abaton.store import Journal, Store
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("federation")]
 
 PROGRAMS = "tests.engines.flower.federation"
 
@@ -32,7 +32,7 @@ PROGRAMS = "tests.engines.flower.federation"
 def federation(tmp_path_factory) -> Iterator[Federation]:
     """One federation for all tests here: its start is what takes long."""
     folder = tmp_path_factory.mktemp("federation")
-    with running(folder, study.SITES, f"{PROGRAMS}:open_learner", study.STUDY) as made:
+    with running(folder, study.SITES, f"{PROGRAMS}:open_desk", study.STUDY) as made:
         yield made
 
 
@@ -48,20 +48,6 @@ def versions(federation: Federation, run: str) -> int:
         return -1
     with Store(folder) as store:
         return len(store.models(run)) - 1
-
-
-def is_back(federation: Federation, run: str, site: str) -> bool:
-    """Whether a site has trained again after its node came back."""
-    assert versions(federation, run) >= 0
-    with (
-        Store(federation.folder / run) as store,
-        store.reading() as connection,
-    ):  # a journal would take it over
-        rows = connection.execute(sql.text("SELECT kind, body FROM events ORDER BY sequence")).all()
-    told = [from_row(kind, json.loads(body)) for kind, body in rows]
-    mine = [e for e in told if getattr(e, "learner", "") == site]
-    back = [i for i, e in enumerate(mine) if isinstance(e, Noted) and e.what == "node is back"]
-    return bool(back) and any(isinstance(e, Arrived) for e in mine[back[0] :])
 
 
 def events(journal: Journal) -> list:
@@ -99,65 +85,53 @@ def test_rounds_give_the_same_digests_on_virtual_local_and_flower(federation, tm
             assert digests(store, name) == expected
 
 
-def test_an_asynchronous_run_survives_its_node_its_controller_and_its_superlink(federation, tmp_path):
-    run, folder = "async", federation.folder / "async"
-    submit(federation, run)
-    federation.tend(lambda: versions(federation, run) >= 2)
-    os.killpg(federation.sites["b"].keepers["train"].pid, signal.SIGKILL)
-    federation.tend(lambda: is_back(federation, run, "b"))
-    before = versions(federation, run)
-    os.kill(int((folder / "controller.pid").read_text()), signal.SIGKILL)
-    submit(federation, run)
-    federation.tend(lambda: versions(federation, run) >= before + 3)
-    os.kill(federation.centre.link.pid, signal.SIGKILL)
-    federation.tend(lambda: versions(federation, run) == study.rules(run).rounds)
-
-    with Store(folder) as store:
+def test_rubbish_numbers_that_are_none_bombs_and_strangers_spoil_nothing(federation, tmp_path):
+    """One run: a site that answers rubbish, one that agreed to another study, and one with another layout."""
+    strangers = [stranger(federation, site) for site in ("e", "f")]
+    run = "spoilt"
+    try:
+        submit(federation, run)
+        federation.tend(lambda: versions(federation, run) == study.rules(run).rounds)
+    finally:
+        for keeper in (
+            keeper for nodes in strangers for keeper in (nodes.keepers["train"], nodes.desks["train"])
+        ):
+            keeper.stop()
+    with Store(federation.folder / run) as store:
         journal = Journal(store, run)
         told, expected = events(journal), digests(store, run)
-        answered = [e.task for e in told if isinstance(e, Arrived | Scored | Failed)]
-        assert len(answered) == len(set(answered)), "nothing counts twice"
-        assert any("refuses a node for about a minute" in line for line in federation.said)
-        assert any(line.startswith("superlink ended") for line in federation.said)
-        words = [e.what for e in told if isinstance(e, Noted) and e.learner == "b"]
-        assert words[:2] == ["node is gone, its task waits", "node is back"], "the journal explains it"
-        tasks = replayed(journal, told, expected, tmp_path)
-        check_memory(journal, told, tasks)
+        check_replay(journal, told, expected, tmp_path, run)
+    failed = [e for e in told if isinstance(e, Failed) and e.learner == "d"]
+    assert len(failed) >= 3
+    assert {e.reason for e in failed} <= {"unreadable update", "learner is gone"}
+    assert "d" not in {e.learner for e in told if isinstance(e, Arrived)}
+    words = [e.what for e in told if isinstance(e, Noted) and not e.learner]
+    assert any("is turned away: another study" in each for each in words), words
+    assert any("is turned away: another layout" in each for each in words), words
 
 
-class Told(Replayed):
-    """A journal told to a new controller, with the tasks that it asks for."""
+def stranger(federation: Federation, site: str) -> Nodes:
+    """A node, admitted and connected, that does not belong in the run."""
+    member = replace(federation.sites["a"].member, site=site, folder=federation.folder / site)
+    nodes = Nodes(member, federation.said.append)
+    _, public = node_key(nodes.key("train"))
+    federation.centre.admit(public, site, "train")
+    nodes.open()
+    for keeper in (nodes.desks["train"], nodes.keepers["train"]):
+        keeper.start()
+    return nodes
 
-    tasks: dict[str, Task]
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        self.tasks |= {task.key: task for task in tasks}
-        super().submit(tasks)
-
-
-def replayed(journal: Journal, told: list, expected: list[str], folder: Path) -> dict[str, Task]:
-    """The journal alone gives the same versions; the tasks that were asked for on the way."""
+def check_replay(journal: Journal, told: list, expected: list[str], folder: Path, run: str) -> None:
+    """The journal alone gives the same versions."""
     with Store(folder) as fresh:
         again = Journal(fresh, "again")
         for event in told:
             if isinstance(event, Arrived):
                 again.payloads.put(journal.payloads.get(event.payload))
-        engine = Told(VirtualEngine({}, {}, keep=again.payloads.put, seed=0), told)
-        engine.tasks = {}
-        Driver(study.rules("async"), study.community("async"), engine, again).run()
+        engine = Replayed(VirtualEngine({}, {}, keep=again.payloads.put, seed=0), told)
+        Driver(study.rules(run), study.community(run), engine, again).run()
         assert digests(fresh, "again") == expected
-        return engine.tasks
-
-
-def check_memory(journal: Journal, told: list, tasks: dict[str, Task]) -> None:
-    """Each site's memory moved once for each of its tasks, in spite of all that happened."""
-    learners, _ = alone("async")
-    for event in told:
-        if isinstance(event, Arrived):
-            task = tasks[event.task]
-            assert isinstance(task, TrainTask)
-            made = Learner.train(learners[event.learner], task.key, task.version, task.model, task.settings)
-            assert made.payload == journal.payloads.get(event.payload)
 
 
 def test_a_revoked_site_is_cut_off_and_an_unknown_key_is_never_let_in(federation, tmp_path):
@@ -178,6 +152,37 @@ def test_a_revoked_site_is_cut_off_and_an_unknown_key_is_never_let_in(federation
     finally:
         foreign.stop()
     assert refusals(tmp_path) >= 1
+
+
+def test_an_expired_certificate_keeps_nodes_out_until_it_is_renewed(tmp_path):
+    said, days = [], timedelta(days=10)
+    own = issue(tmp_path / "certificates", ["127.0.0.1"], datetime.now(UTC) - days, days=3)
+    centre = Centre(tmp_path / "centre", Address("127.0.0.1", free_port()), own, said.append)
+    member = Membership("a", str(centre.address), own.authority, f"{PROGRAMS}:open_desk", tmp_path / "a")
+    nodes = Nodes(member, said.append)
+    _, public = node_key(nodes.key("train"))
+    log = tmp_path / "a" / "logs" / "train.log"
+    try:
+        with pytest.raises(SettingsError, match="expired"):
+            centre.start(patience=20)
+        nodes.keepers["train"].start()
+        until(lambda: log.exists() and "certificate has expired" in log.read_text())
+        assert "SuperNode ID" not in log.read_text()
+        centre.stop()
+        issue(tmp_path / "certificates", ["127.0.0.1"], datetime.now(UTC))
+        centre.start()
+        centre.admit(public, "a", "train")
+        until(lambda: nodes.keepers["train"].watch() or "SuperNode ID" in log.read_text())
+    finally:
+        nodes.keepers["train"].stop()
+        centre.stop()
+
+
+def until(so: Callable[[], object], patience: float = 180.0) -> None:
+    end = time.monotonic() + patience
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.5)
 
 
 def refusals(folder: Path) -> int:

@@ -10,17 +10,17 @@ from tests.engines.flower import contract
 from tests.engines.flower.programs import running
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("contract")]
 
 PROGRAMS = "tests.engines.flower.contract"
 
 
 def test_the_contract_is_kept_on_a_real_network(tmp_path):
     report = tmp_path / "report.xml"
-    with running(tmp_path / "federation", contract.PLACES, f"{PROGRAMS}:open_learner") as federation:
+    with running(tmp_path / "federation", contract.SITES, f"{PROGRAMS}:open_desk") as federation:
         about = {"report": str(report), "centre": str(federation.centre.folder)}
         federation.centre.submit(f"{PROGRAMS}:conduct", json.dumps(about))
-        federation.tend(report.with_suffix(".done").exists, patience=5400.0)
+        federation.tend(report.with_suffix(".done").exists, patience=1500.0)
     assert report.exists(), report.with_suffix(".log").read_text()
     (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
     counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}

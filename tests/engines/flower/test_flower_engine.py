@@ -85,7 +85,8 @@ def test_what_is_lost_on_the_way_is_sent_again_and_answered_from_the_sites_disk(
     federation.post.fate = fate
     federation.train("t")
     events = federation.until(Arrived)
-    assert len(words(events)) == 1, "the journal says why it took longer"
+    gone_and_back = 2 if code == 5 else 1
+    assert len(words(events)) == gone_and_back, "the journal says why it took longer"
     assert federation.kept == [lost[0].blobs["update"]], "the same bytes"
     alone = open_learner("a")
     assert federation.kept[0] == alone.train("t", 0, ZEROS, SETTINGS).payload

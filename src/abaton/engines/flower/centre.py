@@ -7,10 +7,11 @@ Only nodes whose key was admitted may connect, over TLS.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,34 @@ about = ""
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the centre is reached."""
+    """Where the centre is reached.
+
+    Attributes:
+        host: the address it listens at; ``0.0.0.0`` for all of the machine's.
+        port: the one port that everybody dials.
+        name: what sites dial, if that is another name; the certificate is for it.
+
+    >>> str(Address("0.0.0.0", 8443, "centre.example.org"))
+    'centre.example.org:8443'
+    """
 
     host: str
     port: int
+    name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"{self.name or self.host}:{self.port}"
+
+    @property
+    def near(self) -> str:
+        """Where the centre's own programs reach it."""
+        every = self.host in ("0.0.0.0", "::")  # noqa: S104
+        return f"{'127.0.0.1' if every else self.host}:{self.port}"
+
+    @property
+    def hosts(self) -> list[str]:
+        """All names that its certificate is for."""
+        return list(dict.fromkeys([str(self).rpartition(":")[0], self.near.rpartition(":")[0]]))
 
 
 class Centre:
@@ -67,12 +89,20 @@ class Centre:
         address: where it listens.
         certificates: what it proves itself with.
         say: hears, in one line, when something happens.
+        embedded: whether the SuperLink is started here, too; otherwise one that runs already is used.
     """
 
     def __init__(
-        self, folder: Path, address: Address, certificates: Certificates, say: Callable[[str], None]
+        self,
+        folder: Path,
+        address: Address,
+        certificates: Certificates,
+        say: Callable[[str], None],
+        *,
+        embedded: bool = True,
     ) -> None:
         self.folder, self.address, self._certificates = folder, address, certificates
+        self.embedded = embedded
         self._env = surroundings(folder / "flwr")
         self.link = Keeper(self._program("superlink", self._link()), say)
         self.executor = Keeper(self._program("superexec", self._executor()), say)
@@ -81,13 +111,15 @@ class Centre:
         """Start everything and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_app()
-        self.link.start()
+        if self.embedded:
+            self.link.start()
         self._wait(patience)
         self.executor.start()
 
     def watch(self) -> None:
         """Start again what has ended."""
-        self.link.watch()
+        if self.embedded:
+            self.link.watch()
         self.executor.watch()
 
     def stop(self) -> None:
@@ -97,6 +129,7 @@ class Centre:
 
     def admit(self, public: Path, site: str, role: str) -> int:
         """Let the node with this key connect, as a site's; the number under which Flower knows it."""
+        self._write_app()
         command = ["flwr", "supernode", "register", str(public), "--format", "json"]
         node = int(_json(call(command, self._env, where="admission"))["node-id"])
         self._write_admitted(self.admitted() | {node: (site, role)})
@@ -150,7 +183,7 @@ class Centre:
         return [
             "flower-superexec",
             "--runtime-api-address",
-            str(self.address),
+            self.address.near,
             "--root-certificates",
             authority,
         ]
@@ -164,7 +197,7 @@ class Centre:
         home.mkdir(exist_ok=True)
         authority = json.dumps(str(self._certificates.authority.resolve()))
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "centre"\n\n[superlink.centre]\naddress = "{self.address}"\n'
+            f'[superlink]\ndefault = "centre"\n\n[superlink.centre]\naddress = "{self.address.near}"\n'
             f"root-certificates = {authority}\n"
         )
 
@@ -175,9 +208,13 @@ class Centre:
         end = time.monotonic() + patience
         while time.monotonic() < end:
             try:
-                if httpx.get(f"https://{self.address}/health", verify=trusted, trust_env=False).is_success:
+                if httpx.get(
+                    f"https://{self.address.near}/health", verify=trusted, trust_env=False
+                ).is_success:
                     return
-            except httpx.TransportError:
+            except httpx.TransportError as error:
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise self._untrusted(str(error)) from None
                 time.sleep(0.2)
         raise SettingsError(
             "the SuperLink does not answer",
@@ -185,12 +222,20 @@ class Centre:
             remedy=f"see {self.folder / 'logs' / 'superlink.log'}",
         )
 
+    def _untrusted(self, said: str) -> SettingsError:
+        why = re.search(r"failed: ([^(]*)", said)
+        return SettingsError(
+            f"the centre's certificate is not valid: {why[1].strip() if why else 'see the log'}",
+            where=str(self._certificates.certificate),
+            remedy="renew it: without given certificates a new one is made at each start",
+        )
+
 
 def write_address(folder: Path, address: Address, certificates: Certificates) -> None:
     """Write down where a centre listens and what it proves itself with, for commands that speak to it later."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = (certificates.authority, certificates.certificate, certificates.key)
-    row = {"host": address.host, "port": address.port, "certificates": [str(p.resolve()) for p in paths]}
+    row = {**asdict(address), "certificates": [str(p.resolve()) for p in paths]}
     with replacing(folder / "address.json") as begun:
         begun.write_text(json.dumps(row, indent=2))
 
@@ -203,9 +248,9 @@ def read_address(folder: Path) -> tuple[Address, Certificates]:
         raise SettingsError(
             "there is no centre here",
             where=str(folder),
-            remedy="start one with 'abaton network centre', or name its folder with --centre",
+            remedy="start one with 'abaton serve --engine flower', or name its store with --store",
         ) from None
-    return Address(row["host"], row["port"]), Certificates(*map(Path, row["certificates"]))
+    return Address(row["host"], row["port"], row["name"]), Certificates(*map(Path, row["certificates"]))
 
 
 def read_admitted(folder: Path) -> dict[int, tuple[str, str]]:

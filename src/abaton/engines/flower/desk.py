@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from abaton.learning import Learner, Watch
 from abaton.store import digest_of, writing
 from abaton.vectors import Vector
 
+_LOG = logging.getLogger(__name__)
 _HELD = 4  # models that each of the two nodes keeps as bases
 
 
@@ -47,6 +50,11 @@ class Place:
     group: str = ""
 
 
+def run_folder(place: Place, run: str) -> Path:
+    """Where a site keeps what belongs to a run; a run's name is never a way to another folder."""
+    return Path(place.folder, digest_of(run.encode())[:32])
+
+
 class Desk:
     """Answers messages for one site."""
 
@@ -55,34 +63,27 @@ class Desk:
 
     def answer(self, parcel: Parcel) -> Parcel:
         """Do what a message asks; whatever goes wrong is told by one of a few fixed words."""
-        try:
-            return self._answer(parcel)
-        except _Said as said:
-            return Parcel("answer", {"reason": str(said)})
-        except AbatonError:
-            return Parcel("answer", {"reason": "task was refused"})
-        except Exception:
-            return Parcel("answer", {"reason": "learner failed"})
+        return in_fixed_words(lambda: self._answer(parcel))
 
     def _answer(self, parcel: Parcel) -> Parcel:
         about, do = parcel.about, self._doing.get(parcel.kind)
         if do is None:
-            raise _Said("unknown message")
+            raise Said("unknown message")
         if about["study"] != self.place.study:
-            raise _Said("another study")
+            raise Said("another study")
         if about["layout"] != self.learner.model.layout.digest:
-            raise _Said("another layout")
-        run = Path(self.place.folder, digest_of(str(about["run"]).encode())[:32])
-        drawer = _Drawer(run, self.place.role, self.learner.model.layout.size)
+            raise Said("another layout")
+        run = run_folder(self.place, str(about["run"]))
+        drawer = Drawer(run, self.place.role, self.learner.model.layout.size)
         made = do(self, drawer, parcel)
         return Parcel("answer", {**made.about, "holds": drawer.names()}, made.blobs)
 
-    def _introduce(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+    def _introduce(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         learner, place = self.learner, self.place
         numbers = {"examples": len(learner.examples), "labels": list(learner.labels)}
         return Parcel("answer", {"site": learner.name, "role": place.role, "group": place.group, **numbers})
 
-    def _train(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+    def _train(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         about, learner = parcel.about, self.learner
         state, key = SiteState(drawer.folder, learner.name), str(about["key"])
         if (known := state.answered(key)) is not None:
@@ -98,7 +99,7 @@ class Desk:
         state.save(learner, answer, made.payload)
         return Parcel("answer", answer, {"update": made.payload})
 
-    def _evaluate(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+    def _evaluate(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         drawer.tell(int(parcel.about["committed"]))
         SiteState(drawer.folder, self.learner.name).refresh(self.learner)
         asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
@@ -114,11 +115,11 @@ class Desk:
         except Exception:
             return "learner failed"
 
-    def _tell(self, drawer: _Drawer, parcel: Parcel) -> Parcel:
+    def _tell(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         drawer.tell(int(parcel.about["committed"]))
         return Parcel("answer", {})
 
-    _doing: Mapping[str, Callable[[Desk, _Drawer, Parcel], Parcel]] = {
+    _doing: ClassVar[Mapping[str, Callable[[Any, Drawer, Parcel], Parcel]]] = {
         "query": _introduce,
         "train": _train,
         "evaluate": _evaluate,
@@ -126,11 +127,30 @@ class Desk:
     }
 
 
-class _Said(Exception):
-    """One of the fixed words that tell the controller what is wrong."""
+def in_fixed_words(answer: Callable[[], Parcel]) -> Parcel:
+    """An answer, or one of a few fixed phrases for what went wrong: no other text of an error leaves a site."""
+    try:
+        return answer()
+    except Said as said:
+        return Parcel("answer", {"reason": str(said)})
+    except AbatonError as error:
+        _LOG.warning("%s", error)  # the site's own log; errors of ours hold no content
+        return Parcel("answer", {"reason": "task was refused"})
+    except Exception as error:
+        _LOG.error("%s at %s", type(error).__name__, _place(error))  # its text may hold content
+        return Parcel("answer", {"reason": "learner failed"})
 
 
-class _Drawer:
+def _place(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+class Said(Exception):
+    """One of the fixed phrases that tell the controller what is wrong."""
+
+
+class Drawer:
     """A run's folder at the site: the models it holds, and how far others have come.
 
     Each of the site's nodes lets go of its own models only, so that neither takes away what a message on its way to the
@@ -186,7 +206,7 @@ class _Drawer:
                     vector = np.frombuffer(path.read_bytes(), "<f4")
                     if len(vector) == self._size and model_name(vector) == name:
                         return vector
-        raise _Said("base is gone")
+        raise Said("base is gone")
 
     def _held(self) -> list[Path]:
         found = []

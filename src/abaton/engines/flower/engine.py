@@ -16,7 +16,8 @@ from abaton.control import Arrived, Event, Failed, Joined, Left, Noted, Scored, 
 from abaton.engines.contract import Task, TrainTask
 from abaton.engines.flower import answers
 from abaton.engines.flower.differences import Shelf
-from abaton.engines.flower.parcels import Lost, Parcel, Post, plain_reason
+from abaton.engines.flower.hearing import Heard
+from abaton.engines.flower.parcels import DIED, Lost, Parcel, Post, plain_reason
 from abaton.engines.flower.seats import Seat, Site, Sites
 from abaton.errors import AbatonError
 
@@ -87,7 +88,7 @@ class FlowerEngine:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._post, self._network, self._keep, self._check = post, network, keep, check
+        self._post, self._network, self._keep, self._check = Heard(post, clock), network, keep, check
         self._clock, self._sleep = clock, sleep
         self._began = clock()
         self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
@@ -120,6 +121,8 @@ class FlowerEngine:
             self._collect()
             self._give_up()
             self._ring()
+            if silent := self._post.silence():
+                self._note("", f"the network did not answer for {silent:.0f} s")
             if not self._happened:
                 self._hand_out()
                 self._sleep(self._pause())
@@ -134,6 +137,13 @@ class FlowerEngine:
         """Forget a task that has not been sent; one under way is let end, and its answer is not waited for."""
         for seat in self._sites.seats:
             seat.waiting = [task for task in seat.waiting if task.key != key]
+
+    def close(self) -> None:
+        """Nothing to let go: the post belongs to Flower."""
+
+    def note(self, what: str) -> None:
+        """Let the journal say what happened to the controller itself."""
+        self._note("", what)
 
     def tell(self, committed: int) -> None:
         """Let learners know, with the next message to their site or by one of its own."""
@@ -165,7 +175,7 @@ class FlowerEngine:
         return {"run": network.run, "study": network.study, "layout": network.layout}
 
     def _meet(self, node: int, answer: Parcel | Lost) -> None:
-        if isinstance(answer, Lost):
+        if isinstance(answer, Lost) or answer.reason == DIED:
             self._met.nodes.discard(node)  # it is asked again when it is seen again
             return
         try:
@@ -205,6 +215,10 @@ class FlowerEngine:
     def _away(self, seat: Seat) -> None:
         """A node is gone: what it was doing waits until it is back."""
         seat.put_back()
+        if (
+            seat.node is not None
+        ):  # Flower may list it for a while: it is asked who it is until it answers again
+            self._met.nodes.discard(seat.node)
         seat.node, seat.since = None, self.now()
         self._note(seat.site.name, _AGAIN[_GONE])
 
@@ -277,14 +291,20 @@ class FlowerEngine:
             late = code == _LATE
             self._done(seat, [], "no answer in time" if late else "learner failed")
             return
-        seat.deaths += code != _GONE
+        if code == _GONE:
+            self._away(seat)
+            return
+        seat.deaths += 1
         if seat.deaths > _DEATHS:
-            self._leave(seat, "process ended")
+            self._leave(seat, DIED)
             return
         seat.put_back()
         self._note(seat.site.name, _AGAIN[code])
 
     def _hear(self, seat: Seat, answer: Parcel) -> None:
+        if answer.reason == DIED:
+            self._lost(seat, _DIED)
+            return
         seat.deaths = 0
         seat.holds = answers.holds(answer.about)
         if answer.reason == "base is gone":

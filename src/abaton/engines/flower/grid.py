@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abaton.engines.flower.desk import Desk, Place
-from abaton.engines.flower.parcels import Lost, Parcel, from_text, pieces, to_text, together
+from abaton.engines.flower.desk import Place
+from abaton.engines.flower.parcels import KINDS, Lost, Parcel, from_text, pieces, to_text, together
+from abaton.engines.flower.resident import ask
 from abaton.errors import PayloadError, SettingsError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
 _KIND = "abaton.v1"
-_TYPES = {"query": "query", "train": "train", "evaluate": "evaluate", "tell": "query.tell"}
+_OWN = ("query", "train", "evaluate")  # Flower's own types of messages; all others are queries by name
 
 
 def pack(parcel: Parcel) -> RecordDict:
@@ -56,7 +57,7 @@ class GridPost:
         """Push a message; empty if Flower does not know the node."""
         from flwr.app import Message
 
-        message = Message(pack(parcel), dst_node_id=node, message_type=_TYPES[parcel.kind], ttl=ttl)
+        message = Message(pack(parcel), dst_node_id=node, message_type=_type(parcel.kind), ttl=ttl)
         (letter,) = self._grid.push_messages([message])
         return letter
 
@@ -64,6 +65,10 @@ class GridPost:
         """Pull the answers that are there."""
         pulled = self._grid.pull_messages(list(letters))
         return {reply.metadata.reply_to_message_id: _answer(reply) for reply in pulled}
+
+
+def _type(kind: str) -> str:
+    return kind if kind in _OWN else f"query.{kind}"
 
 
 def _answer(reply: Message) -> Parcel | Lost:
@@ -99,27 +104,26 @@ def client_app() -> ClientApp:
     def answer(message: Message, context: Context) -> Message:
         return Message(pack(_at_the_desk(message, context.node_config)), reply_to=message)
 
-    for register in (app.train(), app.evaluate(), app.query(), app.query("tell")):
+    for register in (app.train(), app.evaluate(), app.query()):
         register(answer)
+    for kind in KINDS:
+        if kind not in _OWN:
+            app.query(kind)(answer)
     return app
 
 
 def _at_the_desk(message: Message, config: Mapping[str, Any]) -> Parcel:
     """The answer of the site; Flower would send the text of an exception, so none gets there."""
     try:
-        return open_desk(config).answer(unpack(message.content))
+        return ask(str(config["socket"]), unpack(message.content))
     except Exception:
         return Parcel("answer", {"reason": "learner failed"})
 
 
-def open_desk(config: Mapping[str, Any]) -> Desk:
-    """The desk of a node, from what its site started it with."""
-    learner = named(str(config["learner"]))(str(config["site"]))
+def place_of(config: Mapping[str, Any]) -> Place:
+    """Where and for what a node works, from what its site started it with."""
     folder = Path(str(config["folder"]))
-    return Desk(
-        learner,
-        Place(str(config["role"]), folder, str(config.get("study", "")), str(config.get("group", ""))),
-    )
+    return Place(str(config["role"]), folder, str(config.get("study", "")), str(config.get("group", "")))
 
 
 def named(name: str) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""Invitations: one file with what a site needs to join, and nothing secret.
+"""Invitations and node keys: one file from the centre to a site, one file back, and nothing secret in either.
 
-It names the centre's address, the authority that its certificate is checked against, and the study by its digest. The
-site makes its own keys; the centre admits them by their public halves.
+An invitation names the centre's address, the authority that its certificate is checked against, and the study, by its
+document and its digest. The site makes its own keys and sends their public halves; both sides compare a fingerprint.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from abaton.errors import SettingsError
 from abaton.files import replacing
+from abaton.store import digest_of
 
-FORMAT = "abaton-invitation/1"
-_LARGEST = 1 << 16
+FORMAT, KEYS_FORMAT = "abaton-invitation/1", "abaton-node-keys/1"
+_LARGEST = 1 << 23
+_Form = TypeVar("_Form", "Invitation", "NodeKeys")
 _FORBIDDEN = frozenset("\"'\\=")  # Flower's own way of writing settings knows no escapes
 
 
@@ -29,12 +34,14 @@ class Invitation:
         centre: where the centre is reached, ``host:port``.
         authority: the certificate, as PEM, that the centre's one is signed with.
         study: the digest of the study document.
+        document: the study document itself.
     """
 
     site: str
     centre: str
     authority: str
     study: str = ""
+    document: str = ""
 
     def __post_init__(self) -> None:
         host, _, port = self.centre.rpartition(":")
@@ -61,15 +68,66 @@ class Invitation:
             begun.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
 
 
+@dataclass(frozen=True, slots=True)
+class NodeKeys:
+    """What a site sends back: the public keys of its two nodes, in the form that OpenSSH writes.
+
+    Attributes:
+        site: whose they are.
+        train, evaluate: the keys.
+    """
+
+    site: str
+    train: str
+    evaluate: str
+
+    def __post_init__(self) -> None:
+        for key in (self.train, self.evaluate):
+            try:
+                load_ssh_public_key(key.encode())
+            except (ValueError, UnsupportedAlgorithm):
+                raise SettingsError(
+                    "a key is not readable", where="node keys", remedy="ask the site for the file again"
+                ) from None
+
+    @property
+    def fingerprint(self) -> str:
+        """What both sides compare, by a way that both trust."""
+        made = digest_of("\n".join(" ".join(key.split()[:2]) for key in (self.train, self.evaluate)).encode())
+        return "-".join(made[i : i + 4] for i in range(0, 24, 4))
+
+    def write(self, path: Path) -> None:
+        """Write the file that is sent to the centre."""
+        with replacing(path) as begun:
+            begun.write_text(json.dumps({"format": KEYS_FORMAT, **asdict(self)}, indent=2) + "\n")
+
+
 def read_invitation(path: Path) -> Invitation:
     """The invitation in a file."""
+    made = _read(path, FORMAT, Invitation)
+    if made is None:
+        raise SettingsError(
+            "this is not an invitation", where=str(path), remedy="ask the centre for 'abaton keys invite'"
+        )
+    return made
+
+
+def read_node_keys(path: Path) -> NodeKeys:
+    """The node keys in a file."""
+    made = _read(path, KEYS_FORMAT, NodeKeys)
+    if made is None:
+        raise SettingsError(
+            "these are no node keys", where=str(path), remedy="ask the site for what 'abaton site join' wrote"
+        )
+    return made
+
+
+def _read(path: Path, form: str, kind: type[_Form]) -> _Form | None:
     try:
         with path.open("rb") as file:
             row = json.loads(file.read(_LARGEST))
-        if row.pop("format") != FORMAT:
-            raise ValueError
-        return Invitation(**{name: str(value) for name, value in row.items()})
+        if row.pop("format") != form:
+            return None
+        return kind(**{name: str(value) for name, value in row.items()})
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        raise SettingsError(
-            "this is not an invitation", where=str(path), remedy="ask the centre for 'abaton network invite'"
-        ) from None
+        return None

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from abaton.errors import SettingsError
 
-PAUSE = 5.0
+PAUSE, LONGEST_PAUSE = 5.0, 20.0
+_STEADY = 120.0  # a program that ran for so long has recovered
 _PATIENCE = 10.0
 
 # Flower calls home twice, for numbers and for news of itself; both are off.
@@ -60,7 +61,7 @@ class Keeper:
     ) -> None:
         self.program, self._say, self._clock = program, say, clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._again = 0.0
+        self._again, self._began, self._pause = 0.0, 0.0, PAUSE
 
     @property
     def pid(self) -> int | None:
@@ -69,7 +70,7 @@ class Keeper:
 
     def start(self) -> None:
         """Start the program in a session of its own, so that all it starts can be ended with it."""
-        program = self.program
+        program, self._began = self.program, self._clock()
         program.log.parent.mkdir(parents=True, exist_ok=True)
         try:
             with program.log.open("ab") as log:
@@ -92,7 +93,9 @@ class Keeper:
         """Start the program again if it has ended; not at once, so that it does not spin."""
         if self._process is not None and self._process.poll() is not None:
             code, self._process = self._process.returncode, None
-            self._again = self._clock() + PAUSE
+            steady = self._clock() > self._began + _STEADY
+            pause = PAUSE if steady else self._pause
+            self._again, self._pause = self._clock() + pause, min(2 * pause, LONGEST_PAUSE)
             self._say(f"{self.program.name} ended (code {code}) and {self.program.after}")
         if self._process is None and self._clock() >= self._again:
             self.start()

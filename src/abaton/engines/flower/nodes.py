@@ -1,14 +1,19 @@
-"""A site's programs: one node that trains and one that evaluates, kept connected to the centre for ever."""
+"""A site's programs: a node that trains and one that evaluates, a desk beside each; kept connected for ever."""
 
 from __future__ import annotations
 
 import json
+import secrets
+import shutil
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from abaton.engines.flower.keeper import Keeper, Program, surroundings
+from abaton.files import replacing
 
 ROLES = ("train", "evaluate")
 
@@ -26,63 +31,101 @@ class Membership:
         site: its name.
         centre: the centre's address, ``host:port``.
         authority: the certificate that the centre's one is signed with.
-        learner: ``module:function`` that opens the site's learner by the site's name.
+        desk: ``module:function`` that opens what answers messages, from what a node is started with.
         folder: the site's own folder: keys, memory, logs.
         study: the digest of the study document that the site agreed to.
+        more: further plain values that the desk is opened with.
     """
 
     site: str
     centre: str
     authority: Path
-    learner: str
+    desk: str
     folder: Path
     study: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
 
 
 class Nodes:
-    """Starts, watches and ends a site's two nodes; sites only dial out, nothing of theirs listens but on loopback."""
+    """Starts, watches and ends a site's programs; sites only dial out, nothing of theirs listens but on loopback."""
 
     def __init__(self, member: Membership, say: Callable[[str], None]) -> None:
         self.member = member
-        self.keepers = {role: Keeper(self._program(role), say) for role in ROLES}
+        self._sockets = Path(tempfile.gettempdir(), f"abaton-{secrets.token_hex(6)}")
+        self.keepers = {role: Keeper(self._node(role), say) for role in ROLES}
+        self.desks = {role: Keeper(self._desk(role), say) for role in ROLES}
 
     def key(self, role: str) -> Path:
         """Where the private key of a node is."""
         return self.member.folder / "keys" / role
 
     def start(self) -> None:
-        """Start both nodes."""
-        for keeper in self.keepers.values():
+        """Start both desks and both nodes."""
+        self.open()
+        for keeper in self._all:
             keeper.start()
+
+    def open(self) -> None:
+        """Make the places where desks and nodes meet."""
+        self._sockets.mkdir(mode=0o700)
+        self.member.folder.mkdir(parents=True, exist_ok=True)
+        for role in ROLES:
+            with replacing(self._settings(role), mode=0o600) as begun:
+                begun.write_text(json.dumps(self._config(role)))
 
     def watch(self) -> None:
         """Start again what has ended."""
-        for keeper in self.keepers.values():
+        for keeper in self._all:
             keeper.watch()
 
     def stop(self) -> None:
-        """End both nodes."""
-        for keeper in self.keepers.values():
+        """End everything."""
+        for keeper in self._all:
             keeper.stop()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def _program(self, role: str) -> Program:
+    @property
+    def _all(self) -> list[Keeper]:
+        return [*self.desks.values(), *self.keepers.values()]
+
+    def _socket(self, role: str) -> str:
+        return str(self._sockets / role)  # a socket's path must be short
+
+    def _settings(self, role: str) -> Path:
+        return self.member.folder / f"desk-{role}.json"
+
+    def _config(self, role: str) -> dict[str, str]:
+        """What the desk of a node is opened with."""
         member = self.member
-        config = {
+        return {
+            "socket": self._socket(role),
+            "desk": member.desk,
             "site": member.site,
             "role": role,
-            "learner": member.learner,
             "folder": str(member.folder / "runs"),
             "study": member.study,
+            **member.more,
         }
+
+    def _desk(self, role: str) -> Program:
+        command = [sys.executable, "-m", "abaton.engines.flower.resident", str(self._settings(role))]
+        return self._program(f"desk-{role}", command)
+
+    def _node(self, role: str) -> Program:
+        member = self.member
         command = [
             *("flower-supernode", "--superlink", member.centre),
             *("--root-certificates", str(member.authority)),
             *("--auth-supernode-private-key", str(self.key(role))),
             *("--host", "127.0.0.1", "--port", str(free_port())),
-            *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())),
+            *("--node-config", f'socket="{self._socket(role)}"'),
         ]
-        name, home = f"{member.site}/{role}", member.folder / f"flwr-{role}"
-        return Program(name, command, surroundings(home), member.folder / "logs" / f"{role}.log", _AFTER)
+        return self._program(role, command, _AFTER)
+
+    def _program(self, name: str, command: Sequence[str], after: str = "is started again") -> Program:
+        folder = self.member.folder
+        around = surroundings(folder / f"flwr-{name}")
+        return Program(f"{self.member.site}/{name}", command, around, folder / "logs" / f"{name}.log", after)
 
 
 def free_port() -> int:

@@ -17,12 +17,20 @@ from abaton.errors import PayloadError
 PIECE = 1 << 20
 _LONGEST = 1 << 20  # characters of plain values: much more than any honest message has
 
+KINDS = ("query", "read", "deal", "scale", "train", "evaluate", "tell", "judge", "end")
+"""What a centre may ask: who is there; what a study needs before, at, and after training."""
+
+DIED = "process ended"
+
 REASONS = frozenset(
     {
+        DIED,
         "another layout",
         "another study",
         "base is gone",
         "learner failed",
+        "no answer in time",
+        "not in this run",
         "task was refused",
         "unknown message",
     }
@@ -35,7 +43,7 @@ class Parcel:
     """One message.
 
     Attributes:
-        kind: `query`, `train`, `evaluate` or `tell`, and `answer` on the way back.
+        kind: one of `KINDS`, and `answer` on the way back.
         about: plain values.
         blobs: bytes by name.
     """

@@ -1,0 +1,243 @@
+"""The centre's questions to the sites of a study, before training and after it; sites that cannot answer are left out.
+
+The same steps as on one machine (`federation.members`), with sites that only tell sums, masked counts and digests:
+read everything, enforce anonymity over the union, deal subjects, scale columns together; in the end, judge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from abaton.engines.flower import Parcel
+from abaton.engines.flower.differences import Shelf
+from abaton.engines.flower.seats import MOST_EVALUATIONS
+from abaton.engines.flower.survey import Survey
+from abaton.errors import AbatonError
+from abaton.federation.judging import Told
+from abaton.federation.members import Scale, Sums, check_enough, scale_of, told_of
+from abaton.federation.network.shapes import cohort_told
+from abaton.federation.network.wording import (
+    body_of,
+    scale_row,
+    sums_from,
+    text,
+    told_from,
+    unreadable,
+    whole,
+    worded,
+)
+from abaton.records.anonymity import AnonymitySettings
+from abaton.records.anonymity.federated import Choice, Histogram, choose, merge
+from abaton.records.features import columns
+from abaton.study import Study
+from abaton.vectors import Vector
+
+Step = Callable[[str], None]
+
+UNREADABLE = "unreadable answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the sites of a run told before it began.
+
+    Attributes:
+        tables, cohorts, floors: Of every site that takes part: fingerprints, and the smallest count it tells.
+        left_out: Why others do not take part.
+        told: What there is to tell of every site, masked.
+        anonymity: What was asked of the union and what was chosen; none if nothing was asked.
+        label: Mean and deviation by which values were scaled.
+    """
+
+    tables: Mapping[str, str]
+    cohorts: Mapping[str, str]
+    floors: Mapping[str, int]
+    left_out: Mapping[str, str]
+    told: Mapping[str, Mapping[str, Any]]
+    anonymity: Mapping[str, Any] | None
+    label: tuple[float, float]
+
+
+@dataclass(slots=True)
+class Preparation:
+    """Asks the sites of a study, step by step, and leaves out those that cannot take part.
+
+    Args:
+        study: The study.
+        survey: Asks and waits.
+        run: The run's name.
+        seed: Decides who is dealt where.
+        step: Told of progress, in words without content.
+    """
+
+    study: Study
+    survey: Survey
+    run: str
+    seed: int
+    step: Step
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, names: Sequence[str]) -> Ready:
+        """Make members of the sites that can take part.
+
+        Raises:
+            Refused: Too few sites are left, or anonymity cannot be had; nothing was trained.
+        """
+        assert self.study.learning is not None
+        self.step(f"{', '.join(names)} read their records")
+        read = self._ask("read", names, {}, self._read)
+        told = {name: each["told"] for name, each in read.items()}
+        able = {name: each for name, each in read.items() if self._is_able(name, each)}
+        self._check(able)
+        hidden = self._hide(able)
+        body: dict[str, Any] = {"seed": self.seed}
+        if hidden is not None:
+            body |= {"k": hidden[1].k, "choice": hidden[0].row()}
+        self.step("sites deal their subjects and tell sums for scaling")
+        dealt = self._ask("deal", list(able), body, self._sums)
+        self._check(dealt)
+        scale = scale_of(self.study.learning, [dealt[name] for name in sorted(dealt)])
+        made = self._ask("scale", list(dealt), {**body, "scale": scale_row(scale)}, self._member)
+        self._check(made)
+        return self._ready(made, told, scale, hidden)
+
+    def _ready(
+        self,
+        made: Mapping[str, Mapping[str, Any]],
+        told: Mapping[str, Any],
+        scale: Scale,
+        hidden: tuple[Choice, AnonymitySettings] | None,
+    ) -> Ready:
+        floors = {name: each["floor"] for name, each in made.items()}
+        anonymity = None if hidden is None else told_of(*hidden, min(floors.values()))
+        return Ready(
+            {name: each["table"] for name, each in made.items()},
+            {name: each["cohort"] for name, each in made.items()},
+            floors,
+            dict(sorted(self.left_out.items())),
+            {name: told.get(name, {}) for name in sorted({*told, *self.left_out})},
+            anonymity,
+            scale.label,
+        )
+
+    def _ask(
+        self,
+        kind: str,
+        names: Sequence[str],
+        body: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], Any],
+    ) -> dict[str, Any]:
+        """What sites say to a question, read with care; those that do not say it readably are left out."""
+        about = {"run": self.run, "study": self.study.hash}
+        answers = self.survey.ask({name: worded(kind, about, body) for name in names})
+        made = {}
+        for name, answer in answers.items():
+            try:
+                if answer.reason is not None:
+                    self._leave(name, answer.reason)
+                else:
+                    made[name] = read(body_of(answer))
+            except _Unable as unable:
+                self._leave(name, unable.what)
+            except _SPOILT:
+                self._leave(name, UNREADABLE)
+        return made
+
+    def _leave(self, name: str, why: str) -> None:
+        self.left_out[name] = why
+        self.step(f"{name} is left out: {why}")
+
+    def _check(self, able: Mapping[str, Any]) -> None:
+        check_enough(list(able), self.left_out)
+
+    def _is_able(self, name: str, read: Mapping[str, Any]) -> bool:
+        if read["problem"]:
+            self._leave(name, read["problem"])
+        return not read["problem"]
+
+    def _read(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {"told": cohort_told(body["told"]), "problem": text(body["problem"])}
+        asked = self.study.privacy.anonymity
+        if asked is not None and not made["problem"]:
+            made["k"] = max(asked.k, whole(body["k"]))
+            made["histogram"] = Histogram.from_row(body["histogram"])
+            merge([made["histogram"]], replace(asked, k=made["k"]))  # a spoilt one spoils nobody else's
+        return made
+
+    def _hide(self, able: Mapping[str, Any]) -> tuple[Choice, AnonymitySettings] | None:
+        asked = self.study.privacy.anonymity
+        if asked is None:
+            return None
+        settings = replace(asked, k=max(each["k"] for each in able.values()))
+        return choose([able[name]["histogram"] for name in sorted(able)], settings), settings
+
+    def _sums(self, body: Mapping[str, Any]) -> Sums:
+        if body["problem"]:
+            raise _Unable(text(body["problem"]))
+        made = sums_from(body["sums"])
+        if list(made.columns.of) != [each.name for each in columns(self.study.plan()) if each.pooled]:
+            raise unreadable()
+        return made
+
+    def _member(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "table": _digest(body["table"]),
+            "cohort": _digest(body["cohort"]),
+            "floor": whole(body["floor"]),
+        }
+
+
+class _Unable(AbatonError):
+    """A site that says why it cannot take part."""
+
+
+_SPOILT = (AbatonError, KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
+def _digest(said: object) -> str:
+    if not isinstance(said, str) or not re.fullmatch("[0-9a-f]{64}", said):
+        raise unreadable()
+    return said
+
+
+def judged(
+    survey: Survey, about: Mapping[str, Any], names: Sequence[str], models: Sequence[Vector], cases: int
+) -> list[list[Told]]:
+    """What sites tell of some models: for each model a list, one of each site that answered.
+
+    Args:
+        survey: Asks and waits.
+        about: The run, its study and its layout.
+        names: The sites.
+        models: The models.
+        cases: Of how many classes is told, each against the rest; 0 for values.
+    """
+    made: list[list[Told]] = []
+    for start in range(0, len(models), MOST_EVALUATIONS):
+        some = models[start : start + MOST_EVALUATIONS]
+        parcel = _judging(about, some)
+        answers = survey.ask(dict.fromkeys(names, parcel)).values()
+        told = [each for answer in answers if (each := _told(answer, len(some), cases)) is not None]
+        made += [[site[i] for site in told] for i in range(len(some))]
+    return made
+
+
+def _judging(about: Mapping[str, Any], models: Sequence[Vector]) -> Parcel:
+    shelf = Shelf()
+    parcels = [shelf.parcel(model, ()) for model in models]
+    tasks = [named for named, _ in parcels]
+    return Parcel("judge", {**about, "tasks": tasks}, {f"model/{i}": p[1] for i, p in enumerate(parcels)})
+
+
+def _told(answer: Parcel, models: int, cases: int) -> list[Told] | None:
+    """What a site tells of each model; nothing if it does not say so readably."""
+    if answer.reason is not None:
+        return None
+    try:
+        told = [told_from(rows, cases) for rows in body_of(answer)["told"]]
+    except _SPOILT:
+        return None
+    return told if len(told) == models else None

@@ -1,0 +1,324 @@
+"""The controller of a study's run on a network, as Flower starts it at the research centre.
+
+It waits for sites, prepares the run with them, lives it, and has the sites judge the result. A run that was cut off is
+gone on with: its row in the store says that it was prepared, and its journal how far it came.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from abaton import __version__
+from abaton.control import Event, State
+from abaton.engines import Outcome, Run, live, status_of
+from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
+from abaton.engines.flower.centre import read_admitted
+from abaton.engines.flower.survey import Survey
+from abaton.errors import AbatonError, SettingsError
+from abaton.federation.judging import judge_counts
+from abaton.federation.network.asking import Preparation, Ready, Step, judged
+from abaton.federation.network.wording import worded
+from abaton.federation.recipes import facts, point_of, some_versions, traffic_of
+from abaton.federation.running import COMMUNITY, RECIPE
+from abaton.files import replacing
+from abaton.learning import Model
+from abaton.records.features import columns
+from abaton.software import versions
+from abaton.store import Journal, RunRow, Store
+from abaton.study import Learning, Study, study_from_toml, write_toml
+
+CONDUCT = "abaton.federation.network.conducting:conduct"
+ENGINE = "flower"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a study is run on a network.
+
+    Attributes:
+        sites: How many sites are waited for before the run begins.
+        seed: Decides every random number.
+        resamples: How often subjects are drawn again for the intervals; 0 for none, and for no curve over time.
+        patience: Seconds after which a task without an answer is given up.
+        absence: Seconds after which a node that is away has left.
+        poll: Seconds between looks for answers.
+    """
+
+    sites: int = 2
+    seed: int = 1990
+    resamples: int = 1000
+    patience: float = 3600.0
+    absence: float = 300.0
+    poll: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What the controller's process is told.
+
+    Attributes:
+        token: Names this start of it.
+        store: The store's folder.
+        folder: The centre's folder.
+        wish: How the study is run.
+    """
+
+    token: str
+    store: Path
+    folder: Path
+    wish: Wish
+
+    def text(self) -> str:
+        """As one text."""
+        return json.dumps({**asdict(self), "store": str(self.store), "folder": str(self.folder)})
+
+    @classmethod
+    def of(cls, text: str) -> Submission:
+        """What `text` wrote."""
+        row = json.loads(text)
+        return cls(row["token"], Path(row["store"]), Path(row["folder"]), Wish(**row["wish"]))
+
+    @property
+    def study_file(self) -> Path:
+        """Where the centre keeps the study's document."""
+        return self.folder / "study.toml"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the controller's process for as long as it lives."""
+        return self.folder / "controller.lock"
+
+    @property
+    def progress_file(self) -> Path:
+        """What the controller says, line by line."""
+        return self.folder / "logs" / "controller.log"
+
+    @property
+    def outcome_file(self) -> Path:
+        """How it ended."""
+        return self.folder / "outcome.json"
+
+
+def conduct(post: Post, about: str) -> None:
+    """The controller; Flower calls it at the centre."""
+    told = Submission.of(about)
+    with _alone(told), told.progress_file.open("a", buffering=1) as log:
+        try:
+            study = study_from_toml(told.study_file.read_text())
+            with Store(told.store) as store:
+                controller = Controller(post, store, study, told, lambda words: _line(log, words))
+                _write_outcome(told, {"run": controller.run().run})
+        except AbatonError as error:
+            _write_outcome(told, {"error": str(error), "code": error.exit_code})
+            raise
+
+
+def _line(log: Any, words: str) -> None:
+    log.write(f"{words}\n")
+
+
+@contextmanager
+def _alone(told: Submission) -> Iterator[None]:
+    """Hold the lock that says that a controller is alive, and which."""
+    with told.lock_file.open("a+") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.truncate(0)
+        handle.write(told.token)
+        handle.flush()
+        yield
+
+
+def _write_outcome(told: Submission, row: Mapping[str, Any]) -> None:
+    with replacing(told.outcome_file) as begun:
+        begun.write_text(json.dumps({"token": told.token, **row}))
+
+
+class Controller:
+    """Brings a study's run to its end.
+
+    Args:
+        post: What carries the messages.
+        store: Where the run is kept.
+        study: The study.
+        told: What the process was told.
+        step: Hears of progress, in words without content.
+    """
+
+    def __init__(self, post: Post, store: Store, study: Study, told: Submission, step: Step) -> None:
+        self.store, self.study, self.told, self.step = store, study, told, step
+        self._post = post
+        wish = told.wish
+        self._version, self._known = 0, 0
+        self._survey = Survey(post, self._admitted, patience=wish.patience, absence=wish.absence)
+
+    def run(self) -> RunRow:
+        """Begin a run, or go on with one of this study that was cut off."""
+        row = self._begun()
+        if row is None:
+            row = self._begin()
+        else:
+            self.step(f"run {row.run} is gone on with")
+        with self.store.holding(row.run):
+            return self._live(row)
+
+    @property
+    def _learning(self) -> Learning:
+        if self.study.learning is None:
+            raise SettingsError(
+                "the study has nothing to learn",
+                where="study document",
+                remedy="add [[views]], [features] and [learning]",
+            )
+        return self.study.learning
+
+    @property
+    def _model(self) -> Model:
+        plan = self.study.plan()
+        return self._learning.model(features=len(columns(plan)), classes=len(plan.label.names))
+
+    def _admitted(self) -> Mapping[int, tuple[str, str]]:
+        return read_admitted(self.told.folder)
+
+    def _begun(self) -> RunRow | None:
+        """The newest run of this study that has not ended."""
+        found = [
+            row
+            for row in self.store.runs()
+            if row.engine == ENGINE
+            and row.status == "running"
+            and row.recipe["study"]["hash"] == self.study.hash
+        ]
+        return found[-1] if found else None
+
+    def _begin(self) -> RunRow:
+        wish, created, model = self.told.wish, datetime.now(UTC), self._model
+        run = f"{self.study.study.id}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        self.step(f"waiting for {wish.sites} sites")
+        names = self._survey.wait(wish.sites)
+        ready = Preparation(self.study, self._survey, run, wish.seed, self.step)(names)
+        recipe = self._recipe(ready, created)
+        row = RunRow(run, created.isoformat(), ENGINE, recipe, model.layout.digest, "running", None)
+        self.store.add_run(row)
+        self.step(f"run {run} begins with {', '.join(ready.tables)}")
+        return row
+
+    def _recipe(self, ready: Ready, now: datetime) -> dict[str, Any]:
+        wish, plan = self.told.wish, self.study.plan()
+        settings = {
+            "study": write_toml(self.study),
+            "sites": [],
+            "seed": wish.seed,
+            "now": now.isoformat(),
+            "profiles": {},
+            "baselines": False,
+            "resamples": wish.resamples,
+        }
+        return {
+            "name": RECIPE,
+            "settings": settings,
+            "study": facts(self.study),
+            "method": self._learning.model_dump(mode="json"),
+            "tables": dict(ready.tables),
+            "cohorts": dict(ready.cohorts),
+            "left_out": dict(ready.left_out),
+            "anonymity": ready.anonymity,
+            "told": {name: dict(told) for name, told in ready.told.items()},
+            "columns": [column.name for column in columns(plan)],
+            "classes": list(plan.label.names),
+            "software": f"abaton {__version__}",
+            "versions": versions(),
+            "smallest_counts": dict(ready.floors),
+        }
+
+    def _live(self, row: RunRow) -> RunRow:
+        members = tuple(row.recipe["tables"])
+        seed = row.recipe["settings"]["seed"]
+        rules = self._learning.rules(len(members), seed=seed)
+        run = Run(rules, self._model, self._learning.pipeline(), Journal(self.store, row.run))
+        engine = self._engine(row, run, members)
+        self._known = run.journal.known
+        if self._known:
+            engine.note("the controller was started again")
+        outcome = live(run, engine, self._watch)
+        self.step("sites judge the community model")
+        result = {**asdict(outcome), **self._judged(row, run.journal, outcome, members)}
+        self.store.finish_run(row.run, status_of(outcome, rules), result)
+        self.step(f"run {row.run} has ended: {outcome.reason}")
+        about = {"run": row.run, "study": self.study.hash}
+        self._survey.ask(dict.fromkeys(set(members) & set(self._survey.there()), worded("end", about, {})))
+        return self.store.run(row.run)
+
+    def _engine(self, row: RunRow, run: Run, members: tuple[str, ...]) -> FlowerEngine:
+        wish = self.told.wish
+
+        def admitted() -> dict[int, tuple[str, str]]:
+            return {node: seat for node, seat in self._admitted().items() if seat[0] in members}
+
+        network = Network(
+            row.run, row.layout, self.study.hash, admitted, wish.patience, wish.absence, wish.poll
+        )
+        post = Among(self._post, admitted)
+        return FlowerEngine(post, network, keep=run.journal.payloads.put, check=run.check)
+
+    def _watch(self, state: State, event: Event) -> None:
+        self._known -= 1
+        if self._known >= 0:  # it was said when it happened
+            self._version = state.version
+            return
+        if what := getattr(event, "what", ""):
+            self.step(f"{event.at:.0f} s: {getattr(event, 'learner', '')} {what}".replace("  ", " "))
+        if state.version != self._version:
+            self._version = state.version
+            self.step(f"{event.at:.0f} s: version {state.version} of {self._learning.rounds}")
+
+    def _judged(
+        self, row: RunRow, journal: Journal, outcome: Outcome, members: tuple[str, ...]
+    ) -> dict[str, Any]:
+        floors, classes = row.recipe["smallest_counts"], row.recipe["classes"]
+        floor, resamples = max(floors.values()), row.recipe["settings"]["resamples"]
+        some = list(some_versions(self.store, row.run)) if resamples else []
+        models = [vector for _, vector in some] or [self.store.vectors.get(outcome.digest)]
+        about = {"run": row.run, "study": self.study.hash, "layout": row.layout}
+        cases = 0 if not classes else 1 if len(classes) == 2 else len(classes)
+        told = judged(self._survey, about, members, models, cases)
+
+        def judge(each: int, resamples: int) -> dict[str, Any]:
+            seed, last = row.recipe["settings"]["seed"], {COMMUNITY: told[each]}
+            return judge_counts(self._learning, classes, floor, last, seed=seed, resamples=resamples)
+
+        points = [
+            point_of(version, judge(i, 0), classes=bool(classes)) for i, (version, _) in enumerate(some)
+        ]
+        return {
+            "traffic": traffic_of(journal, self._model.layout.size),
+            "evaluation": judge(len(models) - 1, resamples),
+            "progress": [point for each in points for point in each],
+        }
+
+
+class Among:
+    """A post on which only a run's own sites are seen."""
+
+    def __init__(self, post: Post, admitted: Any) -> None:
+        self._post, self._admitted = post, admitted
+
+    def nodes(self) -> list[int]:
+        """The nodes of the run's sites that are connected."""
+        mine = self._admitted()
+        return [node for node in self._post.nodes() if node in mine]
+
+    def send(self, node: int, parcel: Parcel, ttl: float) -> str:
+        """Send a parcel."""
+        return self._post.send(node, parcel, ttl)
+
+    def collect(self, letters: Any) -> Any:
+        """The answers that are there."""
+        return self._post.collect(letters)

@@ -1,0 +1,228 @@
+"""A site's side of a study on a network: the consent gate, de-identification, features, learner and evaluator, there.
+
+Answers, in the order in which they are asked for: `read` (records become a table, which stays), `deal` (sums for
+scaling), `scale` (rows become a member's), then training and evaluation as everywhere, then `judge` (counts of how a
+model does on rows that nobody trained on) and `end`. Every answer passes one gate: a field that is not listed in
+`federation.network.fields` does not leave.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from abaton.engines.flower import Desk, Parcel, Place
+from abaton.engines.flower.desk import Drawer, Said, in_fixed_words, run_folder
+from abaton.engines.flower.grid import place_of
+from abaton.errors import Refused
+from abaton.federation.judging import site_counts
+from abaton.federation.learners import ConsentedLearner
+from abaton.federation.members import deal, member, sums
+from abaton.federation.network.fields import check_fields
+from abaton.federation.network.keeping import Folder, Kept, Waiting
+from abaton.federation.network.wording import body_of, scale_from, sums_row, told_row, worded
+from abaton.federation.reading import Reading, read_sites
+from abaton.federation.rolls import Roll
+from abaton.learning import Model
+from abaton.records.anonymity import AnonymitySettings
+from abaton.records.anonymity.federated import Choice
+from abaton.records.features import Table, hidden, histogram
+from abaton.site import SiteFile, load_site
+from abaton.study import Study, load_study
+
+DESK = "abaton.federation.network.desk:open_desk"
+
+_LOG = logging.getLogger(__name__)
+_UNREAD = "its records cannot be read: see the site's own log"
+
+RollOf = Callable[[SiteFile, Study, str, Mapping[str, str]], Roll]
+
+
+def world_roll(file: SiteFile, study: Study, run: str, people: Mapping[str, str]) -> Roll:
+    """The roll of a run by the time of the world."""
+    return Roll(file, study, run, people, lambda at: datetime.fromtimestamp(at, UTC))
+
+
+def open_desk(config: Mapping[str, Any]) -> StudyDesk:
+    """The desk of a node, from what `abaton site join` started it with."""
+    file = load_site(Path(str(config["document"])))
+    threads = str(file.document.limits.threads)
+    for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, threads)
+    return StudyDesk(file, load_study(Path(str(config["protocol"]))), place_of(config))
+
+
+class StudyDesk:
+    """Answers a study's messages for one site.
+
+    Args:
+        file: The site's document.
+        study: The study document that the site agreed to.
+        place: Where and for what the node works.
+        roll: Opens the roll of a run.
+    """
+
+    def __init__(self, file: SiteFile, study: Study, place: Place, roll: RollOf = world_roll) -> None:
+        self.file, self.study, self.place, self._roll = file, study, place, roll
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        """Do what a message asks; nothing leaves but what is listed."""
+        return in_fixed_words(lambda: check_fields(parcel.kind, self._answer(parcel)))
+
+    def _answer(self, parcel: Parcel) -> Parcel:
+        run = str(parcel.about["run"])
+        if parcel.about["study"] != self.study.hash:
+            raise Said("another study")
+        folder, do = Folder(run_folder(self.place, run)), self._doing.get(parcel.kind)
+        if do is not None:
+            return do(self, folder, run, body_of(parcel))
+        return RunDesk(self, folder, run).answer(parcel)
+
+    @property
+    def name(self) -> str:
+        """The site's id."""
+        return self.file.document.site.id
+
+    def learner(self, folder: Folder, kept: Kept, run: str) -> KeptLearner:
+        """The learner of a run."""
+        return KeptLearner(folder, kept, self.model(kept), self.study, self.roll(kept, run))
+
+    def roll(self, kept: Kept, run: str) -> Roll:
+        """Who may be used in a run."""
+        return self._roll(self.file, self.study, run, kept.member.people)
+
+    def model(self, kept: Kept) -> Model:
+        """The network, untrained."""
+        assert self.study.learning is not None
+        return self.study.learning.model(features=len(kept.member.test.columns), classes=len(kept.classes))
+
+    def _read(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
+        (reading,) = read_sites(self.study, [self.file], datetime.now(UTC))
+        table, problem = reading.table, reading.problem
+        if (
+            problem and not reading.told
+        ):  # an error's own words may name the site's files: they stay in its log
+            _LOG.warning("%s", problem)
+            problem = _UNREAD
+        made: dict[str, Any] = {"told": _without_places(reading.told), "problem": problem}
+        if table is not None:
+            folder.wait(Waiting(table, reading.people))
+            made["floor"] = table.floor
+            if reading.anonymity is not None:
+                made["k"] = reading.anonymity.k
+                made["histogram"] = histogram(table, reading.anonymity).row()
+        return worded("answer", {}, made)
+
+    def _deal(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
+        waiting = folder.waiting()
+        try:
+            reading = self._reading(waiting)
+            dealt = deal(self.study, reading, self._shown(waiting.table, body), int(body["seed"]))
+            assert self.study.learning is not None
+            return worded("answer", {}, {"problem": "", "sums": sums_row(sums(self.study.learning, dealt))})
+        except Refused as error:  # by a rule, whose words name its numbers
+            return worded("answer", {}, {"problem": error.what})
+
+    def _scale(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
+        assert self.study.learning is not None
+        if not folder.ready:
+            waiting, seed = folder.waiting(), int(body["seed"])
+            dealt = deal(self.study, self._reading(waiting), self._shown(waiting.table, body), seed)
+            scale = scale_from(body["scale"])
+            made = member(self.study.learning, dealt, scale)
+            kept = Kept(made, dealt.table.classes, scale.label, seed, secrets.token_bytes(32), "")
+            everybody = (*made.rows.train.subjects, *made.rows.validation.subjects, *made.test.subjects)
+            _, cohort = self.roll(kept, run).taken(everybody, datetime.now(UTC).timestamp())
+            folder.keep(replace(kept, cohort=cohort))
+        kept = folder.kept(self.file)
+        told = {"table": kept.member.digest, "cohort": kept.cohort, "floor": kept.member.floor}
+        return worded("answer", {}, told)
+
+    def _end(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
+        folder.remove()
+        return worded("answer", {}, {})
+
+    def _reading(self, waiting: Waiting) -> Reading:
+        return Reading(self.file, waiting.table, waiting.people)
+
+    def _shown(self, table: Table, body: Mapping[str, Any]) -> Table:
+        """The table in the ranges that were chosen for all sites, with a k that is at least the site's own."""
+        asked = self.study.privacy.anonymity
+        if asked is None:
+            return table
+        own = max(asked.k, self.file.document.rules.k or 0)
+        settings: AnonymitySettings = replace(asked, k=max(own, int(body["k"])))
+        return hidden(table, Choice.from_row(body["choice"]), settings)
+
+    _doing: ClassVar[Mapping[str, Callable[[Any, Folder, str, Mapping[str, Any]], Parcel]]] = {
+        "read": _read,
+        "deal": _deal,
+        "scale": _scale,
+        "end": _end,
+    }
+
+
+def _without_places(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What there is to tell, without the names of the site's files."""
+    if "set_aside" not in told:
+        return dict(told)
+    return {**told, "set_aside": [{**each, "places": []} for each in told["set_aside"]]}
+
+
+class KeptLearner(ConsentedLearner):
+    """A learner whose rows lie in the site's folder: who is out once is out of the file, too."""
+
+    def __init__(self, folder: Folder, kept: Kept, model: Model, study: Study, roll: Roll) -> None:
+        assert study.learning is not None
+        member = kept.member
+        super().__init__(
+            member.name,
+            model,
+            member.rows,
+            study.learning.pipeline(),
+            kept.seed,
+            roll=roll,
+            floor=member.floor,
+            batch=member.file.document.limits.batch,
+            secret=kept.secret,
+        )
+        self._folder, self._kept = folder, kept
+
+    def begin(self, at: float, version: int | None = None) -> None:
+        """Ask who is still in; the rows of the others leave memory and disk."""
+        with self._folder.locked():
+            kept = self._folder.kept(self._kept.member.file)
+            self._keep(kept.member.rows)
+            try:
+                super().begin(at, version)
+            finally:
+                if self._rows != kept.member.rows:
+                    self._folder.rewrite(replace(kept, member=replace(kept.member, rows=self._rows)))
+
+
+class RunDesk(Desk):
+    """Training, evaluation and judging for a member of a run."""
+
+    def __init__(self, desk: StudyDesk, folder: Folder, run: str) -> None:
+        self._kept = folder.kept(desk.file)
+        self._desk, self._run = desk, run
+        super().__init__(desk.learner(folder, self._kept, run), desk.place)
+
+    def _judge(self, drawer: Drawer, parcel: Parcel) -> Parcel:
+        """Counts of how models do on test rows; those of whoever has left are not used."""
+        kept = self._kept
+        mine, roll = kept.member, self._desk.roll(kept, self._run)
+        everybody = (*mine.rows.train.subjects, *mine.rows.validation.subjects, *mine.test.subjects)
+        inside, _ = roll.taken(everybody, datetime.now(UTC).timestamp())
+        asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
+        models = drawer.models(asked)
+        told = [told_row(site_counts(mine, kept, self.learner.model, vector, inside)) for vector in models]
+        return worded("answer", {}, {"told": told})
+
+    _doing: ClassVar[Mapping[str, Callable[[Any, Drawer, Parcel], Parcel]]] = {**Desk._doing, "judge": _judge}

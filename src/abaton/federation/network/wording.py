@@ -1,0 +1,155 @@
+"""What a study's sites and its centre say to each other, as plain values; what comes in is checked before it is used.
+
+Nothing here can hold a row of a table: sums, counts, masked numbers and digests are all there is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+
+from abaton.engines.flower import Parcel
+from abaton.errors import PayloadError
+from abaton.federation.judging import Subset, Told
+from abaton.federation.members import Scale, Sums
+from abaton.learning.clinical import BINS, ScoreCounts
+from abaton.learning.values import ValueSums
+from abaton.records.features import Moments, Statistics
+
+_BODY = "body"
+_LARGEST = 1 << 26
+_MOST = 1 << 53  # whole numbers beyond are not exact in JSON
+
+
+def worded(kind: str, about: Mapping[str, Any], body: Mapping[str, Any]) -> Parcel:
+    """A message whose plain values may be many."""
+    return Parcel(kind, about, {_BODY: json.dumps(body, separators=(",", ":")).encode()})
+
+
+def body_of(parcel: Parcel) -> dict[str, Any]:
+    """The plain values of a message.
+
+    >>> body_of(worded("read", {}, {"k": 5}))
+    {'k': 5}
+    """
+    data = parcel.blobs.get(_BODY, b"")
+    try:
+        found = json.loads(data) if len(data) <= _LARGEST else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise unreadable()
+    return found
+
+
+def scale_row(scale: Scale) -> dict[str, Any]:
+    """What all scale by, as plain values."""
+    return {"columns": _moments_row(scale.columns), "label": list(scale.label)}
+
+
+def scale_from(row: Mapping[str, Any]) -> Scale:
+    """What all scale by, read with care."""
+    mean, deviation = numbers(row["label"], length=2)
+    return Scale(_statistics(row["columns"]), (mean, deviation))
+
+
+def sums_row(told: Sums) -> dict[str, Any]:
+    """What a site tells for scaling, as plain values."""
+    return {"columns": _moments_row(told.columns), "label": list(astuple(told.label))}
+
+
+def sums_from(row: Mapping[str, Any]) -> Sums:
+    """What a site tells for scaling, read with care."""
+    return Sums(_statistics(row["columns"]), _moments(row["label"]))
+
+
+def told_row(told: Told) -> list[Any]:
+    """What a site tells of a model, as plain values: counts in those bins that are not empty, or sums of errors."""
+    return [[subset.name, subset.of, _counted(what)] for subset, what in told.items()]
+
+
+def told_from(rows: Sequence[Any], cases: int) -> Told:
+    """What a site tells of a model, read with care; `cases` classes are told of, none for values."""
+    made: dict[Subset, Sequence[ScoreCounts] | ValueSums] = {}
+    for name, of, what in rows:
+        if not cases:
+            first, *rest = numbers(what, length=6)
+            made[Subset(text(name), text(of))] = ValueSums(whole(first), *rest)
+        elif len(what) == cases:
+            made[Subset(text(name), text(of))] = [_score_counts(each) for each in what]
+        else:
+            raise unreadable()
+    return made
+
+
+def numbers(said: object, *, length: int) -> list[float]:
+    """So many finite numbers."""
+    if not isinstance(said, list) or len(said) != length:
+        raise unreadable()
+    for each in said:
+        if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+            raise unreadable()
+    return [float(each) for each in said]
+
+
+def whole(said: object) -> int:
+    """A whole number that is not negative."""
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= _MOST or said % 1:
+        raise unreadable()
+    return int(said)
+
+
+def text(said: object, longest: int = 400) -> str:
+    """A line of text, not too long, without control characters."""
+    if not isinstance(said, str) or len(said) > longest or not said.isprintable():
+        raise unreadable()
+    return said
+
+
+def unreadable() -> PayloadError:
+    """A message that cannot be what it says."""
+    return PayloadError(
+        "an answer is not readable", where="network", remedy="check that the site runs the same Abaton"
+    )
+
+
+def _moments_row(statistics: Statistics) -> dict[str, list[float]]:
+    return {name: list(astuple(each)) for name, each in statistics.of.items()}
+
+
+def _statistics(row: object) -> Statistics:
+    if not isinstance(row, dict):
+        raise unreadable()
+    return Statistics({text(name): _moments(each) for name, each in row.items()})
+
+
+def _moments(row: object) -> Moments:
+    count, total, squares = numbers(row, length=3)
+    return Moments(whole(count), total, squares)
+
+
+def _counted(what: Sequence[ScoreCounts] | ValueSums) -> list[Any]:
+    if isinstance(what, ValueSums):
+        return list(astuple(what))
+    made = []
+    for counts in what:
+        some = np.flatnonzero(counts.cases + counts.controls)
+        made.append([[int(i), int(counts.cases[i]), int(counts.controls[i])] for i in some])
+    return made
+
+
+def _score_counts(rows: object) -> ScoreCounts:
+    if not isinstance(rows, list) or len(rows) > BINS:
+        raise unreadable()
+    cases, controls = np.zeros(BINS), np.zeros(BINS)
+    for row in rows:
+        place, ill, well = (whole(each) for each in numbers(row, length=3))
+        if place >= BINS:
+            raise unreadable()
+        cases[place], controls[place] = ill, well
+    return ScoreCounts((np.arange(BINS) + 0.5) / BINS, cases, controls)

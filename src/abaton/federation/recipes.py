@@ -1,0 +1,69 @@
+"""What is kept with a run of a study, whatever the engine: its facts, who sent how much, and how it went over time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from abaton.control import Arrived, from_row
+from abaton.store import Journal, ModelRow, Store
+from abaton.study import Study
+from abaton.vectors import Vector
+
+_CURVE = 20  # versions of the community model that are judged, for the curve over time
+
+
+def facts(study: Study) -> dict[str, Any]:
+    """What a reader of the run wants to know of the study."""
+    about, kept = study.study, study.deidentification
+    return {
+        "id": about.id,
+        "hash": study.hash,
+        "title": about.title,
+        "question": " ".join((about.question or "").split()),
+        "purpose": about.purpose.value,
+        "legal_basis": about.legal_basis,
+        "centre": study.centre.name,
+        "shares": [each.value for each in about.shares],
+        "mechanism": kept.mechanism.value,
+        "dates": kept.dates.value,
+        "smallest_count": kept.count_floor,
+        "statements": {key.value: words for key, words in study.consent.statements.items()}
+        if study.consent
+        else {},
+        "outcome": study.features.label.name if study.features else None,
+    }
+
+
+def traffic_of(journal: Journal, size: int) -> dict[str, dict[str, int]]:
+    """For each site: how many updates it sent, their bytes, and how many those would be as plain numbers."""
+    sent: Counter[str] = Counter()
+    bytes_up: Counter[str] = Counter()
+    for kind, body in journal.rows():
+        event = from_row(kind, body)
+        if isinstance(event, Arrived):
+            sent[event.learner] += 1
+            bytes_up[event.learner] += event.size
+    return {
+        name: {"updates": sent[name], "bytes_up": bytes_up[name], "uncompressed": sent[name] * size * 4}
+        for name in sorted(sent)
+    }
+
+
+def some_versions(store: Store, run: str) -> Iterator[tuple[ModelRow, Vector]]:
+    """Some versions of the community model, the last among them; not every version is kept for ever."""
+    versions = store.models(run)
+    stride = max(1, -(-len(versions) // _CURVE))
+    for version in [*versions[:-1:stride], *versions[-1:]]:
+        if store.vectors.path(version.digest).exists():
+            yield version, store.vectors.get(version.digest)
+
+
+def point_of(version: ModelRow, judged: Mapping[str, Any], *, classes: bool) -> list[dict[str, Any]]:
+    """The main measure of a version, if there is one to tell."""
+    name = "auroc" if classes else "rmse"
+    line = next((each for each in judged["lines"] if each["of"] == "all"), None)
+    if line is None or line["measures"] is None:
+        return []
+    return [{"version": version.version, "at": version.at, name: line["measures"][name]["value"]}]

@@ -1,0 +1,123 @@
+"""Serving, inviting, admitting and joining from the command line: what is written and refused, without a network."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from abaton.cli.app import app
+from abaton.engines.flower.centre import Address, read_address, write_address
+from abaton.engines.flower.certificates import issue, node_key
+from abaton.engines.flower.invitation import NodeKeys, read_invitation
+from abaton.errors import Refused, SettingsError
+from abaton.federation.network import FIELDS
+from abaton.lab.demo import demonstration
+from abaton.study import load_study
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("hospitals") / "all"
+    demonstration(folder, 3, 0.25, rounds=4)
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path, hospitals):
+    folder = tmp_path / "store" / "network"
+    own = issue(folder / "certificates", ["127.0.0.1"], datetime.now(UTC))
+    write_address(folder, Address("0.0.0.0", 8443, "centre.example.org"), own)
+    (folder / "study.toml").write_text((hospitals / "study.toml").read_text())
+    return tmp_path / "store"
+
+
+def invited(store: Path, site: str) -> Path:
+    path = store.parent / f"{site}.invitation"
+    done = RUN.invoke(app, ["keys", "invite", site, "--store", str(store), "-o", str(path)])
+    assert done.stdout.strip() == str(path), done.output
+    return path
+
+
+def test_an_invitation_is_one_file_with_address_authority_study_and_its_hash(store, hospitals):
+    made = read_invitation(invited(store, "athens"))
+    assert (made.site, made.centre) == ("athens", "centre.example.org:8443")
+    assert made.study == load_study(hospitals / "study.toml").hash
+    assert made.authority == (store / "network" / "certificates" / "ca.pem").read_text()
+    assert "PRIVATE" not in invited(store, "athens").read_text()
+    assert read_address(store / "network")[0].near == "127.0.0.1:8443"
+
+
+def test_a_dry_run_prints_every_field_that_would_leave_and_starts_nothing(store, hospitals, tmp_path):
+    words = ["site", "join", str(invited(store, "athens")), "--site", str(hospitals / "athens" / "site.toml")]
+    before = (hospitals / "athens" / "consents.db").read_bytes()
+    done = RUN.invoke(app, [*words, "--folder", str(tmp_path / "member"), "--dry-run", "--json"])
+    assert done.exit_code == 0, done.exception
+    rows = json.loads(done.stdout)
+    shown: dict[str, set[str]] = {}
+    for row in rows:
+        shown.setdefault(row["asked"], set()).add(row["field"])
+        assert row["words"]
+    assert shown == {kind: set(names) for kind, names in FIELDS.items() if kind not in ("tell", "end")}
+    assert not (tmp_path / "member").exists()
+    assert (hospitals / "athens" / "consents.db").read_bytes() == before, "nothing is noted"
+    assert "Patient/" not in done.stdout
+    assert "nothing was sent" in done.stderr
+
+
+def test_a_unit_file_for_systemd_names_the_whole_command(store, hospitals, tmp_path):
+    words = ["site", "join", str(invited(store, "kos")), "--site", str(hospitals / "kos" / "site.toml")]
+    done = RUN.invoke(app, [*words, "--systemd"])
+    assert f"site join {store.parent / 'kos.invitation'}" in done.stdout
+    assert "Restart=always" in done.stdout
+
+
+def test_another_site_and_another_study_are_refused(store, hospitals, tmp_path):
+    path = invited(store, "athens")
+    words = ["site", "join", str(path), "--dry-run", "--site"]
+    done = RUN.invoke(app, [*words, str(hospitals / "kos" / "site.toml")])
+    assert isinstance(done.exception, Refused)
+    assert "for 'athens', this is 'kos'" in str(done.exception)
+    other = tmp_path / "study.toml"
+    other.write_text((hospitals / "study.toml").read_text().replace("rounds = 4", "rounds = 5"))
+    done = RUN.invoke(app, [*words, str(hospitals / "athens" / "site.toml"), "--study", str(other)])
+    assert isinstance(done.exception, Refused)
+    assert "the invitation is to" in str(done.exception)
+
+
+def test_keys_of_another_site_or_with_another_fingerprint_are_refused(store, tmp_path):
+    public = {role: node_key(tmp_path / role)[1].read_text().strip() for role in ("train", "evaluate")}
+    keys = NodeKeys("athens", **public)
+    keys.write(tmp_path / "athens.keys")
+    for words in (["kos"], ["athens", "--fingerprint", "0000"]):
+        done = RUN.invoke(
+            app, ["keys", "admit", words[0], str(tmp_path / "athens.keys"), *words[1:], "--store", str(store)]
+        )
+        assert isinstance(done.exception, Refused)
+        assert keys.fingerprint in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["keys", "invite", "a", "--store", "nowhere"], "there is no centre here"),
+        (["keys", "revoke", "a", "--store", "nowhere"], "there is no centre here"),
+        (["keys", "admit", "a", "x.keys", "--store", "nowhere"], "these are no node keys"),
+        (["site", "join", "nothing"], "not an invitation"),
+        (["serve", "--engine", "flower"], "no study to serve"),
+        (["serve", "--engine", "flower", "--study", "s.toml", "--certificate", "c"], "belong together"),
+        (["serve", "--engine", "quantum"], "there is no engine"),
+        (["serve"], "receipts need a key"),
+    ],
+)
+def test_refusals_are_one_line(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = RUN.invoke(app, words)
+    assert isinstance(done.exception, SettingsError)
+    assert said in str(done.exception)
+    assert list(tmp_path.iterdir()) == [], "nothing was started or written"

@@ -1,0 +1,317 @@
+"""The heart study on a real network, lived through once: a host for the centre and each hospital, and much that breaks.
+
+One run, asynchronous, weighted by validation, with a compressing codec, from FHIR records, over TLS with node keys.
+While it trains a node is killed, a hospital's cable is pulled for more than a minute, another has a lossy line of
+1 Mbit/s, the controller is killed, and so is the SuperLink. Each test asks what one of these did to the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from benchmarks._hosts import Hosts
+from tests.federation.network.heart import SITES, found, secrets_of, write_hospitals
+from tests.federation.network.hosts import hosts
+
+from abaton.control import Arrived, Event, Joined, Noted, community_model, from_row
+from abaton.engines import Driver, Replayed, Task, TrainTask, VirtualEngine
+from abaton.federation import Reading, federate, read_sites
+from abaton.federation.learners import examples
+from abaton.learning import Learner
+from abaton.site import load_site
+from abaton.store import Journal, RunRow, Store
+from abaton.study import Study
+
+pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.shared, pytest.mark.xdist_group("heart")]
+
+ROOT = Path(__file__).resolve().parents[3]
+TRAINS_FOR = 240
+CUT = 70.0
+PATIENCE = 900.0
+GONE, BACK = "node is gone, its task waits", "node is back"
+
+
+@dataclass
+class Life:
+    """A run that has been lived, and what there is to look at."""
+
+    folder: Path
+    study: Study
+    row: RunRow
+    events: list[Event]
+    lost: int
+    how: str
+    said: dict[str, str] = field(default_factory=dict)
+
+    def notes(self, learner: str) -> list[str]:
+        return [e.what for e in self.events if isinstance(e, Noted) and e.learner == learner]
+
+    def trained_again(self, learner: str) -> bool:
+        """Whether a site was gone, came back (to a new controller it joins) and sent an update."""
+        mine = [e for e in self.events if getattr(e, "learner", None) == learner]
+        gone = [i for i, e in enumerate(mine) if isinstance(e, Noted) and e.what == GONE]
+        rest = mine[gone[0] :] if gone else []
+        back = [i for i, e in enumerate(rest) if isinstance(e, Joined) or getattr(e, "what", "") == BACK]
+        return bool(back) and any(isinstance(e, Arrived) for e in rest[back[0] :])
+
+
+class Federation:
+    """The commands of a centre and its sites, each on its own host."""
+
+    def __init__(self, net: Hosts, folder: Path) -> None:
+        self.net, self.folder, self.store = net, folder, folder / "store"
+        self.programs: dict[str, subprocess.Popen[str]] = {}
+        self.sampled = folder / "sampled"
+        self.sampled.mkdir()
+
+    def abaton(self, host: str, *words: str) -> list[str]:
+        return self.net.words(
+            host, [sys.executable, "-c", "from abaton.cli import main; main()", *map(str, words)]
+        )
+
+    def start(self, host: str, *words: str) -> None:
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "OMP_NUM_THREADS": "1",
+            "NUMBA_NUM_THREADS": "1",
+        }
+        with (self.folder / f"{host}.err").open("w") as err, (self.folder / f"{host}.out").open("w") as out:
+            self.programs[host] = subprocess.Popen(
+                self.abaton(host, *words), env=env, stdout=out, stderr=err, text=True, cwd=self.folder
+            )
+
+    def call(self, host: str, *words: str) -> str:
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        done = subprocess.run(
+            self.abaton(host, *words), env=env, capture_output=True, text=True, check=False, cwd=self.folder
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def said(self, host: str) -> str:
+        return (self.folder / f"{host}.err").read_text()
+
+    def until(self, what: Callable[[], bool], why: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not what():
+            assert time.monotonic() < end, (why, self.said("centre"))
+            assert self.programs["centre"].poll() is None, self.said("centre")
+            self.sample()
+            time.sleep(0.5)
+
+    def sample(self) -> None:
+        """What the SuperLink holds at this moment, after TLS: messages on their way, as they are."""
+        for path in (self.store / "network").glob("superlink.db*"):
+            target = self.sampled / f"{path.name}.{int(time.monotonic() // 15)}"
+            if not target.exists():
+                shutil.copyfile(path, target)
+
+    def join(self) -> None:
+        self.start(
+            "centre", "serve", "--engine", "flower", "--study", self.folder / "study.toml", "--store", self.store,
+            "--host", self.net.addresses["centre"], "--port", "8443", "--sites", "4",
+        )  # fmt: skip
+        self.until(lambda: "the centre listens at" in self.said("centre"), "start")
+        for site in SITES:
+            invitation = self.folder / f"{site}.invitation"
+            self.call("centre", "keys", "invite", site, "--store", self.store, "-o", invitation)
+            member = self.folder / "members" / site
+            self.start(
+                site, "site", "join", invitation, "--site", self.folder / "sites" / f"{site}.toml", "--folder", member
+            )  # fmt: skip
+            keys = member / f"{site}.keys"
+            self.until(keys.exists, f"{site} makes its keys")
+            self.call("centre", "keys", "admit", site, keys, "--store", self.store)
+
+    def kill(self, *words: str) -> None:
+        """Kill, as a power cut would, the one program whose command holds some words."""
+        assert killed(*(str(word) for word in words)), words
+
+    def version(self) -> int:
+        return self.said("centre").count(": version ")
+
+    def stop(self) -> None:
+        for program in self.programs.values():
+            program.send_signal(signal.SIGTERM)
+        for program in self.programs.values():
+            try:
+                program.wait(60)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+
+
+def killed(*words: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if all(word in command for word in words):
+            pid = int(path.parent.name)
+            os.kill(pid, signal.SIGKILL)
+            found.append(pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def life(shared, tmp_path_factory) -> Life:
+    folder = tmp_path_factory.mktemp("heart")
+    study = write_hospitals(shared, folder, {"rounds = 140": f"rounds = 1000\nseconds = {TRAINS_FOR}"})
+    with hosts(["centre", *SITES]) as net, net.captured("centre", folder / "wire"):
+        federation = Federation(net, folder)
+        try:
+            how = net.slow("long-beach", queue="4kb", loss="2%")
+            federation.join()
+            made = lived(federation, study, how)
+        finally:
+            federation.stop()
+    return made
+
+
+def lived(federation: Federation, study: Study, how: str) -> Life:
+    net, folder = federation.net, federation.folder
+    federation.until(lambda: federation.version() >= 1, "the first version")
+    federation.kill("flower-supernode", folder / "members" / "hungary" / "keys" / "train")
+    net.cut("switzerland")
+    mended = time.monotonic() + CUT
+    for site in ("hungary", "switzerland"):
+        words = f"{site} node is gone, its task waits"
+        federation.until(lambda words=words: words in federation.said("centre"), words)
+    federation.until(lambda: time.monotonic() > mended, "the cable")
+    net.mend("switzerland")
+    federation.kill("flwr-serverapp", net.addresses["centre"])
+    federation.until(lambda: "is gone on with" in federation.said("centre"), "a new controller")
+    before = federation.version()
+    federation.until(lambda: federation.version() > before, "a version by the new controller")
+    federation.kill("flower-superlink", federation.store)
+    end = time.monotonic() + PATIENCE
+    while federation.programs["centre"].poll() is None:
+        assert time.monotonic() < end, federation.said("centre")
+        federation.sample()
+        time.sleep(0.5)
+    assert federation.programs["centre"].returncode == 0, federation.said("centre")
+    run = json.loads((folder / "centre.out").read_text())["run"]
+    with Store(federation.store) as store:
+        row = store.run(run)
+        events = [from_row(*each) for each in Journal(store, run).rows()]
+    said = {host: federation.said(host) for host in federation.programs}
+    return Life(folder, study, row, events, net.lost("long-beach"), how, said)
+
+
+def test_the_run_ends_with_a_model_that_is_right(life):
+    assert life.row.status == "finished"
+    assert set(life.row.recipe["tables"]) == set(SITES)
+    (line,) = [each for each in life.row.result["evaluation"]["lines"] if each["of"] == "all"]
+    assert line["sites"] == 4
+    assert line["measures"]["auroc"]["value"] > 0.75
+    assert all(each["bytes_up"] < each["uncompressed"] for each in life.row.result["traffic"].values())
+
+
+def test_a_killed_node_comes_back_and_trains_on(life):
+    assert GONE in life.notes("hungary")
+    assert life.trained_again("hungary")
+    assert "refuses a node for about a minute" in life.said["hungary"]
+
+
+def test_a_hospital_that_was_cut_off_for_a_minute_trains_on(life):
+    assert GONE in life.notes("switzerland")
+    assert life.trained_again("switzerland")
+
+
+def test_a_killed_controller_is_started_again_and_goes_on(life):
+    assert "the controller was started again" in life.notes("")
+    assert "the controller ended before the run did and is started again" in life.said["centre"]
+
+
+def test_a_killed_superlink_is_started_again_from_its_database(life):
+    assert any(what.startswith("the network did not answer for") for what in life.notes(""))
+    assert "superlink ended (code -9)" in life.said["centre"]
+
+
+def test_a_lossy_line_of_one_megabit_only_takes_longer(life):
+    assert life.lost > 0, life.how
+    assert any(isinstance(e, Arrived) and e.learner == "long-beach" for e in life.events)
+
+
+def test_nothing_of_a_record_is_on_the_wire(life):
+    wire = life.folder / "wire"
+    data = wire.read_bytes()
+    assert data.count(b"\x17\x03\x03") > 1000, "TLS was captured"
+    assert b"POST /" not in data, "and nothing beside it"
+    assert found(list(secrets_of(life.folder, life.study)), wire) == set()
+
+
+def test_nothing_of_a_record_is_at_the_centre_where_tls_ends(life):
+    secrets = list(secrets_of(life.folder, life.study))
+    samples = list((life.folder / "sampled").iterdir())
+    assert found([b"query.read"], *samples), "messages were seen on their way"
+    assert found(secrets, *samples) == set()
+    assert found(secrets, *(life.folder / "store").rglob("*")) == set()
+    assert found(secrets, *(life.folder / "members").glob("*/*.keys")) == set()
+
+
+def test_sites_forget_the_rows_of_a_run_that_has_ended(life):
+    assert not list((life.folder / "members").glob("*/runs/*/*.safetensors"))
+
+
+class Told(Replayed):
+    """A journal told to a new controller, with the tasks that it asks for."""
+
+    def submit(self, tasks) -> None:
+        self.tasks = {**getattr(self, "tasks", {}), **{task.key: task for task in tasks}}
+        super().submit(tasks)
+
+
+def test_the_journal_alone_gives_the_same_versions_and_every_task_counted_once(life, tmp_path):
+    learning, seed = life.study.learning, 1990
+    readings: list[Reading] = read_sites(
+        life.study, [load_site(life.folder / "sites" / f"{name}.toml") for name in SITES], datetime.now(UTC)
+    )
+    made = federate(life.study, readings, seed)
+    assert {member.name: member.digest for member in made.members} == dict(life.row.recipe["tables"])
+    model = learning.model(features=len(made.columns), classes=len(made.classes))
+    with Store(life.folder / "store") as store, Store(tmp_path) as fresh:
+        journal, again = Journal(store, life.row.run), Journal(fresh, "again")
+        for event in life.events:
+            if isinstance(event, Arrived):
+                again.payloads.put(journal.payloads.get(event.payload))
+        engine = Told(VirtualEngine({}, {}, keep=again.payloads.put, seed=0), life.events)
+        rules = learning.rules(4, seed=seed)
+        community = community_model(rules, model.layout, learning.pipeline(), model.initial(seed))
+        Driver(rules, community, engine, again).run()
+        assert [m.digest for m in fresh.models("again")] == [m.digest for m in store.models(life.row.run)]
+        learners = {
+            member.name: Learner(
+                member.name, model, examples(member.rows.train), learning.pipeline(), seed,
+                examples(member.rows.validation),
+            )
+            for member in made.members
+        }  # fmt: skip
+        check_memory(journal, life.events, engine.tasks, learners)
+
+
+def check_memory(
+    journal: Journal, events: list[Event], tasks: dict[str, Task], learners: dict[str, Learner]
+) -> None:
+    """Each site's memory moved once for each of its tasks, in spite of all that happened."""
+    for event in events:
+        if isinstance(event, Arrived):
+            task = tasks[event.task]
+            assert isinstance(task, TrainTask)
+            made = learners[event.learner].train(task.key, task.version, task.model, task.settings)
+            assert made.payload == journal.payloads.get(event.payload)

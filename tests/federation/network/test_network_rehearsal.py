@@ -1,0 +1,40 @@
+"""A study rehearsed on this machine as on a network: real programs, TLS, keys, and the same bits as everywhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from abaton.errors import SettingsError
+from abaton.federation import Options, resume_study, run_study
+from abaton.store import Store
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_study_gives_the_same_digests_on_virtual_local_and_flower(rounds, tmp_path):
+    pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
+    said: list[str] = []
+    with Store(tmp_path / "store") as store:
+        rows = {
+            engine: run_study(
+                rounds.study, rounds.sites[:2], store, Options(engine, 5, resamples=20), step=said.append,
+                now=datetime.now(UTC),
+            )
+            for engine in ("virtual", "local", "flower")
+        }  # fmt: skip
+        digests = {engine: [m.digest for m in store.models(row.run)] for engine, row in rows.items()}
+        with pytest.raises(SettingsError, match="on a network"):
+            resume_study(store, rows["flower"])
+    assert digests["virtual"] == digests["local"] == digests["flower"]
+    assert rows["virtual"].recipe["tables"] == rows["flower"].recipe["tables"]
+    assert rows["virtual"].result["evaluation"] == rows["flower"].result["evaluation"]
+    assert any(line.startswith("the centre listens at 127.0.0.1:") for line in said)
+
+
+def test_what_only_one_machine_can_have_is_refused(four, tmp_path):
+    with Store(tmp_path / "store") as store:
+        for options in (Options("flower", baselines=True), Options("flower", profiles=four.profiles)):
+            with pytest.raises(SettingsError, match="a network has no profiles"):
+                run_study(four.study, four.sites, store, options)

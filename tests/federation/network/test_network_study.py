@@ -1,0 +1,193 @@
+"""A study over a post: prepared, trained and judged from sums, counts and updates alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from tests.federation.network.loops import Loop
+
+from abaton.engines.flower import Parcel
+from abaton.errors import Refused
+from abaton.federation import Options, run_study
+from abaton.federation.network import FIELDS, Wish
+from abaton.federation.network.fields import fields_of
+from abaton.governance import Registry, metadata
+from abaton.site import load_site, open_site
+from abaton.store import Database, Journal, Store
+
+WISH = Wish(sites=4, seed=5, resamples=0, poll=0.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "store") as opened:
+        yield opened
+
+
+def test_a_network_gives_the_same_digests_and_measures_as_one_machine(rounds, store, tmp_path):
+    there = Loop(tmp_path, rounds.study, rounds.sites, replace(WISH, resamples=20)).run(store)
+    here = run_study(rounds.study, rounds.sites, store, Options(seed=5, resamples=20), now=datetime.now(UTC))
+    assert there.status == "finished"
+    digests = [[model.digest for model in store.models(row.run)] for row in (there, here)]
+    assert digests[0] == digests[1]
+    assert there.recipe["tables"] == here.recipe["tables"]
+    assert there.recipe["anonymity"] == here.recipe["anonymity"]
+    assert there.result["evaluation"] == here.result["evaluation"]
+    assert [each["auroc"] for each in there.result["progress"]] == [
+        each["auroc"] for each in here.result["progress"]
+    ]
+    assert not list((tmp_path / "members").glob("*/*/*.safetensors")), "sites forget a run that has ended"
+
+
+@pytest.mark.slow
+def test_an_asynchronous_run_with_consents_goes_from_records_to_a_judged_model(four, store, tmp_path):
+    loop = Loop(tmp_path, four.study, four.sites, WISH)
+    row = loop.run(store)
+    assert row.status == "finished"
+    arrived = [body for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
+    assert all(len(body["cohort"]) == 64 for body in arrived)
+    assert {line["subset"] for line in row.result["evaluation"]["lines"]} >= {"all sites", "kos"}
+    assert not any("Patient/" in json.dumps(part) for part in (row.recipe, row.result))
+
+
+class Cut(Exception):
+    """The power went."""
+
+
+def test_a_run_that_was_cut_off_is_gone_on_with(four, store, tmp_path):
+    loop = Loop(tmp_path, four.study, four.sites, WISH)
+    trained = []
+
+    def fate(desk, parcel):
+        if parcel.kind == "train":
+            trained.append(desk.name)
+            if len(trained) == 9:
+                raise Cut
+
+    loop.post.fate = fate
+    with pytest.raises(Cut):
+        loop.run(store)
+    row = loop.run(store)
+    assert row.status == "finished"
+    assert [each.run for each in store.runs()] == [row.run]
+    assert f"run {row.run} is gone on with" in loop.said
+
+
+def test_who_withdraws_is_out_of_the_file_too(four, store, tmp_path):
+    loop = Loop(tmp_path, four.study, four.sites, WISH)
+    registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
+    sizes = []
+
+    def fate(desk, parcel):
+        if parcel.kind == "train" and desk.name == "athens":
+            sizes.extend(path.stat().st_size for path in (tmp_path / "members" / "athens").glob("*/member.*"))
+            if len(sizes) == 2:
+                for person in list(registry.subjects(four.study.study.id))[:20]:
+                    registry.withdraw(person, four.study.study.id, datetime.now(UTC))
+
+    loop.post.fate = fate
+    row = loop.run(store)
+    assert row.status == "finished"
+    examples = [
+        body["examples"]
+        for kind, body in Journal(store, row.run).rows()
+        if kind == "Arrived" and body["learner"] == "athens"
+    ]
+    assert examples[0] > examples[-1]
+    assert sizes[-1] < sizes[0]
+
+
+def test_every_answer_holds_listed_fields_only_and_every_listed_field_is_used(rounds, store, tmp_path):
+    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    seen: dict[str, set[str]] = {}
+
+    class Listening:
+        nodes, collect = loop.post.nodes, loop.post.collect
+
+        def send(self, node: int, parcel: Parcel, ttl: float) -> str:
+            letter = loop.post.send(node, parcel, ttl)
+            seen.setdefault(parcel.kind, set()).update(fields_of(loop.post.answers[letter]))
+            return letter
+
+    loop.run(store, Listening())
+    assert all(names <= set(FIELDS[kind]) for kind, names in seen.items())
+    assert {kind: set(FIELDS[kind]) for kind in seen} == seen
+    assert set(seen) == set(FIELDS) - {"tell"}
+
+
+def test_no_name_id_pseudonym_or_record_is_in_any_answer(rounds, store, tmp_path):
+    canaries = {b'"resourceType"', b"Canaria-Serinus"}
+    for path in rounds.sites:
+        file = path.parent / "Patient.ndjson"
+        patients = [json.loads(line) for line in file.read_text().splitlines()]
+        for patient in patients:
+            patient["name"] = [{"family": "Canaria-Serinus"}]
+        file.write_text("".join(json.dumps(patient) + "\n" for patient in patients))
+        site = open_site(load_site(path), rounds.study, datetime.now(UTC))
+        site.table()
+        for key, person in site.people.items():
+            canaries |= {key.removeprefix("Patient/").encode(), person.encode()}
+    loop, said = Loop(tmp_path, rounds.study, rounds.sites, WISH), bytearray()
+
+    class Listening:
+        nodes, collect = loop.post.nodes, loop.post.collect
+
+        def send(self, node: int, parcel: Parcel, ttl: float) -> str:
+            letter = loop.post.send(node, parcel, ttl)
+            answer = loop.post.answers[letter]
+            said.extend(json.dumps(answer.about).encode())
+            said.extend(b"".join(answer.blobs.values()))
+            return letter
+
+    loop.run(store, Listening())
+    assert len(canaries) > 100
+    assert not [canary for canary in canaries if canary in said]
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "why"),
+    [
+        ("read", Parcel("answer", {}, {"body": b"rubbish"}), "unreadable answer"),
+        ("read", Parcel("answer", {"reason": "another study"}), "another study"),
+        ("read", Parcel("answer", {}, {"body": b'{"told": {"x": 1}, "problem": ""}'}), "unreadable answer"),
+        (
+            "deal",
+            Parcel("answer", {}, {"body": b'{"problem": "", "sums": {"columns": {}}}'}),
+            "unreadable answer",
+        ),
+        ("deal", Parcel("answer", {}, {"body": b'{"problem": "too few"}'}), "too few"),
+        ("scale", Parcel("answer", {}, {"body": b'{"table": "x"}'}), "unreadable answer"),
+        ("scale", Parcel("answer", {}, {"body": b"[" * 100_000}), "unreadable answer"),
+    ],
+)
+def test_a_site_that_answers_rubbish_is_left_out_and_the_others_go_on(
+    rounds, store, tmp_path, kind, answer, why
+):
+    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    loop.post.fate = lambda desk, parcel: answer if (desk.name, parcel.kind) == ("kos", kind) else None
+    row = loop.run(store)
+    assert row.status == "finished"
+    assert row.recipe["left_out"] == {"kos": why}
+    assert set(row.recipe["tables"]) == {"athens", "pergamon", "trikala"}
+
+
+def test_too_few_sites_are_refused(rounds, store, tmp_path):
+    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    loop.post.fate = lambda desk, parcel: (
+        None if desk.name == "kos" else Parcel("answer", {"reason": "another study"})
+    )
+    with pytest.raises(Refused, match="1 of 4 sites can take part"):
+        loop.run(store)
+    assert store.runs() == []
+
+
+def test_a_judgement_that_is_not_readable_is_not_counted(rounds, store, tmp_path):
+    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    spoilt = Parcel("answer", {}, {"body": b'{"told": [[["all sites", "all", [[[9999, 1, 1]]]]]]}'})
+    loop.post.fate = lambda desk, parcel: spoilt if (desk.name, parcel.kind) == ("kos", "judge") else None
+    row = loop.run(store)
+    (line,) = [each for each in row.result["evaluation"]["lines"] if each["of"] == "all"]
+    assert line["sites"] == 3
