@@ -135,7 +135,7 @@ def _on_input(plan: Plan, each: Input, counts: Counts) -> Iterator[Finding]:
 
 
 def _on_counts(name: str, counts: Counts, floor: int, *, fatal: bool = False) -> Iterator[Finding]:
-    for reason, count in sorted(counts.reasons.items()):
+    for reason, count in sorted((+counts.reasons).items()):
         yield Finding(name, reason, masked(count, floor), fatal=fatal and reason in _UNITS)
     # Rows in other systems that a filter passed over are news only if it let none through.
     strange = counts.systems if counts.rows else counts.systems + counts.passed_over
