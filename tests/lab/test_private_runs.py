@@ -80,7 +80,8 @@ def test_nothing_without_noise_is_sent(tmp_path):
         simulate(federation("asynchronous"), Journal(store, "run"))
         arrived = [body for kind, body in Journal(store, "run").rows() if kind == "Arrived"]
     assert arrived
-    assert all(body["metrics"] == {} and body["score"] == [] for body in arrived)
+    # How long a simulated upload took follows from its size alone.
+    assert all(body["metrics"].keys() <= {"upload"} and body["score"] == [] for body in arrived)
 
 
 def test_the_clinics_stop_shows_why_and_is_not_begun_again(tmp_path):
