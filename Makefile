@@ -7,10 +7,10 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements
 NAME   ?= all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench docs clean
+.PHONY: help demo test test-all test-hosts check bench docs clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # torch goes first and pinned: any looser request would fetch gigabytes of CUDA.
 $(STAMP): pyproject.toml requirements.lock
@@ -28,6 +28,10 @@ test: $(STAMP) ## Run the quick tests
 
 test-all: $(STAMP) ## Run every test, also the slow ones and those that need real parts
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m ''
+
+test-hosts: $(STAMP) ## Run whole federations over Flower, one after the other (needs the extra, and root for separate hosts)
+	@$(PIP) -e '.[flower]'
+	@$(BIN)/python -m pytest -m hosts
 
 check: $(STAMP) ## Lint and type-check (ruff, mypy strict)
 	@$(BIN)/ruff check .

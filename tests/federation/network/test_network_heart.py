@@ -34,7 +34,13 @@ from abaton.store import Journal, RunRow, Store
 from abaton.study import Study
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.shared, pytest.mark.xdist_group("heart")]
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.shared,
+    pytest.mark.xdist_group("heart"),
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINS_FOR = 240

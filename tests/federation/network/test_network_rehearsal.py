@@ -11,6 +11,7 @@ from abaton.federation import Options, resume_study, run_study
 from abaton.store import Store
 
 
+@pytest.mark.hosts
 @pytest.mark.network
 @pytest.mark.slow
 def test_a_study_gives_the_same_digests_on_virtual_local_and_flower(rounds, tmp_path):
