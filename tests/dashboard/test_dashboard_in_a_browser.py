@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -40,29 +39,6 @@ with Store(Path(sys.argv[1])) as store:
     made = recipe(seed=7, rounds=int(sys.argv[2]), scale=0.3)
     start(store, made, lambda state, event: time.sleep(float(sys.argv[3])))
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no chromium with chromedriver is installed (Debian: chromium chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for word in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--hide-scrollbars",
-    ):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield made
-    made.quit()
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +157,7 @@ def test_axe_finds_nothing_serious(browser, house, name, size, dark):
     if script is None:
         found = find_spec("axe_core_python")
         if found is None or found.origin is None:
-            pytest.skip("axe-core-python is not installed")
+            pytest.skip("axe-core-python is missing: install abaton[dev]")
         script = Path(found.origin).with_name("axe.min.js")
     opened(browser, pages(house)[name], size=size, dark=dark, drawn=name in ("run", "compare"))
     for summary in browser.find_elements("css selector", "details summary")[:2]:

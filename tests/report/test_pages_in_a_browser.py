@@ -7,7 +7,6 @@ import json
 import pytest
 from test_comparison import lab
 from test_privacy_in_a_browser import HOSTILE
-from test_privacy_in_a_browser import browser as browser
 from test_run import EVENTS, row
 
 from abaton.report import comparison, comparison_page, lab_page, run_page, run_report
