@@ -33,7 +33,7 @@ from abaton.governance.refusals import Code, Denied
 from abaton.governance.registry import Registry
 from abaton.governance.rings import PublicRing, Ring
 from abaton.governance.seal import Looked, look, opened
-from abaton.governance.sealfiles import pieces_of, sync_folder
+from abaton.governance.sealfiles import pieces_in, pieces_of, sync_folder
 from abaton.governance.senders import Role, Senders
 from abaton.governance.standing import reason_in, said_yes_after, study_in, subject_lock, withdraw_in
 from abaton.governance.statements import Statement
@@ -89,8 +89,10 @@ class Inbox:
 
     def uploaded(self, digest: str) -> int:
         """How many bytes of an upload have arrived; an upload goes on from there."""
-        path = self._part(digest)
-        return path.stat().st_size if path.exists() else 0
+        try:
+            return self._part(digest).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def add_part(self, digest: str, offset: int, data: bytes) -> int:
         """Add bytes to an upload at the place where it stands, and return how many there are now."""
@@ -126,8 +128,8 @@ class Inbox:
             return settled
         sender = ""
         try:
-            with self._held(digest, os.O_RDWR):
-                looked = look(pieces_of(self._part(digest)), self._site)
+            with self._held(digest, os.O_RDWR) as file:
+                looked = look(pieces_in(file), self._site)
                 sender = looked.header.sender
                 if by and sender != by:
                     raise Denied(Code.FORGED, "the envelope is not by the one who brings it", where="upload")
@@ -307,7 +309,7 @@ class Inbox:
             raise Denied(Code.NOT_FOUND, "nothing of this upload has arrived", where="upload") from None
         with os.fdopen(handle, "r+b") as file:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if not path.exists() or not os.path.samestat(os.fstat(handle), path.stat()):
+            if not _is_at(path, handle):
                 raise Denied(Code.NOT_FOUND, "the upload was completed or given up meanwhile", where="upload")
             yield file
 
@@ -329,6 +331,14 @@ class Inbox:
 def _deletion(study: str, subject: str, sender: str) -> sql.ColumnElement[bool]:
     table = schema.deletions
     return (table.c.study == study) & (table.c.subject == subject) & (table.c.sender == sender)
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether an open file still has this name; asked in one step, for it may go at any moment."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _checked(digest: str) -> str:

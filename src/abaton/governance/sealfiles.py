@@ -25,12 +25,17 @@ def pieces_of(path: Path) -> Iterator[bytes]:
     """A file's bytes, a quarter of a megabyte at a time."""
     try:
         with path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                yield piece
+            yield from pieces_in(file)
     except OSError as error:
         raise SettingsError(
             "the file cannot be read", where=str(path), remedy=error.strerror or "check the path"
         ) from None
+
+
+def pieces_in(file: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of an open file, a quarter of a megabyte at a time."""
+    while piece := file.read(_PIECE):
+        yield piece
 
 
 def canonical_lines(path: Path) -> Iterator[bytes]:
