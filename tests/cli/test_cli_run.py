@@ -48,7 +48,11 @@ def test_the_demonstration_its_report_and_a_run_of_the_same_sites(abaton, tmp_pa
     assert list(ran["left_out"]) == ["kos"]
     assert set(ran["tables"]) == {"athens", "pergamon", "trikala"}
     done = abaton("report", ran["run"], "-o", "report.html", "--json")
-    assert json.loads(done.stdout)["reproduce"]["study_hash"] == ran["study"]["hash"]
+    told = json.loads(done.stdout)
+    assert told["reproduce"]["study_hash"] == ran["study"]["hash"]
+    assert told["figures"]["timeline"]["data"]
+    assert "steps" not in json.dumps(told["figures"])
+    assert 'id="figure-timeline"' in (tmp_path / "report.html").read_text()
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
     assert "finished already" in abaton("resume", ran["run"]).stderr
     done = abaton("run", str(folder / "study.toml"), "--sites", sites[0], sites[1])

@@ -8,7 +8,9 @@ import re
 import pytest
 from tests.dashboard.told import HOSTILE, LEARNERS, tell
 
-from abaton.store import RunRow, head, points
+from abaton.report import AXES, TITLES, activity_figures
+from abaton.report.lab_page import activity_html
+from abaton.store import RunRow, activity, head, points
 
 
 def figures(client, run="r", **asked):
@@ -91,15 +93,26 @@ def test_a_run_without_commits_has_a_page_too(looking, store):
     assert looking.get("/compare?run=bare").status_code == 200
 
 
-def test_small_numbers_of_examples_are_masked(looking, store):
-    tell(store, "r", study={"smallest_count": 10})
-    learners = figures(looking)["tables"]["learners"]
-    assert "&lt;10" in learners
-    assert re.search(r"athens</th><td>ended</td><td>–</td><td[^>]*>&lt;10</td>", learners)
-    log = looking.get("/runs/r/log?kind=Joined").text
-    assert "examples &lt;10" in log
-    assert "examples 3" not in log
-    assert "cohort" not in looking.get("/runs/r/log").text
+@pytest.mark.parametrize("policy", ["SyncFedAvg", "AsyncDVW(a)", "SomethingNew"])
+def test_nothing_of_a_study_tells_how_many_people_a_site_has(looking, store, policy):
+    tell(store, "r", study={"title": "Falls"}, method={"policy": {"name": policy}})
+    told = figures(looking)
+    heads = re.findall(r'scope="col"[^>]*>([^<]*)<', told["tables"]["learners"])
+    assert not {"examples", "steps", "staleness"} & set(heads)
+    by_validation = policy == "AsyncDVW(a)"
+    assert ("weight" in heads) == ("weights" in told["figures"]) == by_validation
+    assert ('data-figure="weights"' in looking.get("/runs/r").text) == by_validation
+    assert "steps" not in json.dumps(told["figures"])
+    log = looking.get("/runs/r/log").text
+    assert "Arrived" in log
+    assert not re.search("examples|steps|cohort", log)
+
+
+def test_an_experiment_tells_examples_and_steps(looking, store):
+    tell(store, "r")
+    heads = re.findall(r'scope="col"[^>]*>([^<]*)<', figures(looking)["tables"]["learners"])
+    assert {"examples", "steps", "weight", "staleness"} <= set(heads)
+    assert "examples 23" in looking.get("/runs/r/log?kind=Joined").text
 
 
 def test_the_log_is_filtered_by_kind_and_learner_and_comes_in_pages(looking, store):
@@ -184,3 +197,16 @@ def test_pages_do_not_grow_with_the_number_of_events(looking, store):
     tell(store, "large", rounds=1000)
     sizes = [len(looking.get(f"/runs/{run}/figures").content) for run in ("small", "large")]
     assert sizes[1] < 1.2 * sizes[0] < 200_000
+
+
+def test_the_report_draws_what_the_page_draws(looking, store):
+    tell(store, "r")
+    shown = figures(looking, axis="at", stretch="first")["figures"]
+    del shown["metric"]
+    drawn = activity_figures(activity(store, "r", first=True), words=AXES["at"])
+    assert json.loads(json.dumps(drawn)) == shown
+    assert set(shown) == set(TITLES)
+    page = activity_html(drawn)
+    for name, (title, _) in TITLES.items():
+        assert f'id="figure-{name}"' in page
+        assert f"<h3>{title}</h3>" in page

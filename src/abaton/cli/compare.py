@@ -75,6 +75,7 @@ def _named(store: Store, name: str) -> list[RunRow]:
 def told_of(store: Store, row: RunRow) -> dict[str, Any]:
     """The report of a run in the store."""
     from abaton.report import report_of
-    from abaton.store import Journal
+    from abaton.store import Journal, activity
 
-    return report_of(row, store.models(row.run), Journal(store, row.run).rows())
+    rows = Journal(store, row.run).rows()
+    return report_of(row, store.models(row.run), rows, activity(store, row.run, first=True))

@@ -9,32 +9,8 @@ from typing import Any
 import orjson
 
 from abaton.dashboard.markup import learners_table, newest_events
-from abaton.report import (
-    AXES,
-    cycle_figure,
-    metric_figure,
-    metric_names,
-    pace_figure,
-    payload_figure,
-    spread_figure,
-    timeline_figure,
-    weight_figure,
-)
-from abaton.store import (
-    Store,
-    busiest,
-    codec_of,
-    cycle_lines,
-    events_of,
-    model_bytes,
-    points,
-    quartiles,
-    spans,
-    stretches,
-)
-
-_DRAWN = 24  # learners in a figure; the table has more
-_LINES = 8
+from abaton.report import AXES, activity_figures, metric_figure, metric_names, payload_figure
+from abaton.store import Store, activity, codec_of, events_of, points, quartiles
 
 
 def run_figures(store: Store, run: str, axis: str, metric: str, *, first: bool = False) -> bytes:
@@ -47,43 +23,18 @@ def run_figures(store: Store, run: str, axis: str, metric: str, *, first: bool =
         metric: What to show of the community model; the first that was measured if it was not.
         first: Whether the timeline shows the beginning instead of the newest.
     """
-    row = store.run(run)
-    simulated = row.engine == "virtual"
-    lines, total = busiest(store, run)
+    simulated = store.run(run).engine == "virtual"
     versions = points(store, run)
     names = metric_names(versions)
     chosen = metric if metric in names else (names or [""])[0]
-    busy = [line.learner for line in sorted(lines, key=lambda line: (-line.commits, line.learner))]
     by_wall = axis == "wall"
-    words = AXES["wall"] if by_wall or not simulated else AXES["at"]
-    weights, _ = stretches(store, run, wall=by_wall, learners=busy[:_LINES])
-    pace, width = stretches(store, run, wall=by_wall)
-    shown = set(busy[:_DRAWN])
-    made: dict[str, Any] = {
-        "timeline": timeline_figure(
-            [span for span in spans(store, run, first=first) if span.learner in shown],
-            {line.learner: line.group for line in lines},
-        ),
-        "weights": weight_figure(weights, words=words),
-        "staleness": spread_figure(
-            [each for each in quartiles(store, run, "staleness") if each.name in shown],
-            words="effective staleness (steps)",
-        ),
-        "cycles": cycle_figure(cycle_lines(store, run, busy[:_LINES])),
-        "payloads": payload_figure(
-            [
-                replace(each, name=codec_of(row.recipe))
-                for each in quartiles(store, run, "size", by_learner=False)
-            ],
-            model_bytes(store, run),
-        ),
-        "pace": pace_figure([(each.at, each.commits) for each in pace], width, words=words),
-    }
+    did = activity(store, run, wall=by_wall, first=first)
+    made: dict[str, Any] = activity_figures(did, words=AXES["wall" if by_wall or not simulated else "at"])
     if chosen:
         made["metric"] = metric_figure({run: versions}, chosen, axis, simulated=simulated)
     tables = {
-        "learners": learners_table(lines, total, floor_of(row.recipe)),
-        "events": newest_events(events_of(store, run, most=8), floor_of(row.recipe)),
+        "learners": learners_table(did.lines, did.total),
+        "events": newest_events(events_of(store, run, most=8)),
     }
     return orjson.dumps({"figures": made, "tables": tables, "metrics": names, "metric": chosen})
 
@@ -103,9 +54,3 @@ def compared_figures(store: Store, runs: Sequence[str], axis: str, metric: str) 
     if chosen:
         made["metric"] = metric_figure(versions, chosen, axis, simulated=simulated)
     return orjson.dumps({"figures": made, "tables": {}, "metrics": names, "metric": chosen})
-
-
-def floor_of(recipe: Any) -> int:
-    """The smallest number of people that may be told of a run."""
-    study = recipe.get("study")
-    return int(study.get("smallest_count", 5)) if isinstance(study, dict) else 5

@@ -156,37 +156,34 @@ def size(number: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def few(number: int, floor: int) -> str | int:
-    """A number of people or records as it may be told.
-
-    >>> few(3, 5), few(12, 5)
-    ('<5', 12)
-    """
-    return f"<{floor}" if number < floor else number
-
-
-def learners_table(lines: Sequence[LearnerLine], total: int, floor: int) -> str:
-    """The learners of a run, as a table."""
-    heads = ("learner", "now", "group", "examples", "commits", "sent", "steps", "weight", "staleness",
-             "training s", "uploading s", "waiting s", "failed")  # fmt: skip
-    rows = [
-        (e.learner, e.state, e.group or "–", few(e.examples, floor), e.commits, size(e.bytes), e.steps,
-         "–" if e.weight is None else e.weight, "–" if e.staleness is None else e.staleness,
-         e.training, e.uploading, e.waiting, e.failed)
-        for e in lines
-    ]  # fmt: skip
+def learners_table(lines: Sequence[LearnerLine], total: int) -> str:
+    """The learners of a run, as a table; a column of which nothing may be told is left out."""
+    columns: dict[str, list[object]] = {
+        "learner": [e.learner for e in lines],
+        "now": [e.state for e in lines],
+        "group": [e.group or "–" for e in lines],
+        "examples": [e.examples for e in lines],
+        "commits": [e.commits for e in lines],
+        "sent": [size(e.bytes) for e in lines],
+        "steps": [e.steps for e in lines],
+        "weight": [e.weight for e in lines],
+        "staleness": [e.staleness for e in lines],
+        "training s": [e.training for e in lines],
+        "uploading s": [e.uploading for e in lines],
+        "waiting s": [e.waiting for e in lines],
+        "failed": [e.failed for e in lines],
+    }
+    told = {head: cells for head, cells in columns.items() if any(cell is not None for cell in cells)}
+    rows = zip(*(["–" if cell is None else cell for cell in cells] for cells in told.values()), strict=True)
     words = f"{total} learners" if total == len(lines) else f"the {len(lines)} busiest of {total:,} learners"
-    return scrolled(words, heads, rows)
+    return scrolled(words, list(told), rows)
 
 
-def newest_events(lines: Sequence[EventLine], floor: int, caption: str = "the newest events") -> str:
+def newest_events(lines: Sequence[EventLine], caption: str = "the newest events") -> str:
     """Events of the journal, as a table."""
-    rows = [(f"{e.sequence}", e.at, e.kind, e.learner or "–", _told(e.detail, floor)) for e in lines]
+    rows = [(f"{e.sequence}", e.at, e.kind, e.learner or "–", _told(e.detail)) for e in lines]
     return scrolled(caption, ("event", "second", "kind", "learner", "what"), rows)
 
 
-def _told(detail: Mapping[str, object], floor: int) -> str:
-    shown = dict(detail)
-    if isinstance(count := shown.get("examples"), int):
-        shown["examples"] = few(count, floor)
-    return ", ".join(f"{name} {value}" for name, value in shown.items()) or "–"
+def _told(detail: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in detail.items()) or "–"

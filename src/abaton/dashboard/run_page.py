@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from abaton.dashboard.access import Right
-from abaton.dashboard.figures import floor_of
 from abaton.dashboard.markup import (
     Frame,
     axis_choices,
@@ -20,18 +19,12 @@ from abaton.dashboard.markup import (
     size,
 )
 from abaton.dashboard.runs_page import shown_metric
-from abaton.report import AXES
+from abaton.report import AXES, TITLES
 from abaton.report.html import text
-from abaton.store import EventLine, Head, RunRow, codec_of
+from abaton.store import EventLine, Head, RunRow, codec_of, tells_weights
 
-_SMALL = (
-    ("weights", "Weight of each learner", "Share of the mix of the learners that commit most."),
-    ("staleness", "Staleness", "Steps that others committed while a learner trained, and its own."),
-    ("cycles", "Validation cycles", "The loss at the end of each cycle of a learner."),
-    ("payloads", "Payload sizes by codec", "Bytes of the updates that travelled."),
-)
+_SMALL = ("weights", "staleness", "cycles", "payloads")
 _MEASURED = "What was measured of each version, and the losses that evaluators found."
-_TIMES = "What each learner did when: fast and slow ones at a glance. The thin line is its evaluator."
 _STRETCH = (
     '<p class="choices"><label for="stretch">Show</label> <select id="stretch">'
     '<option value="newest">the newest stretch</option><option value="first">the beginning</option></select></p>'
@@ -42,6 +35,7 @@ def run_page(frame: Frame, row: RunRow, state: Head, notice: str = "") -> str:
     """One run: how far it has come, and everything that can be drawn of it."""
     place, simulated = _place(frame, row), row.engine == "virtual"
     axes = [name for name in AXES if simulated or name != "at"]
+    small = [name for name in _SMALL if name != "weights" or tells_weights(row.recipe)]
     log = f'<p><a href="{place}/log">The whole log, with filters</a></p>'
     body = (
         f'<div id="run" data-place="{place}" data-status="{escape(state.status)}"><h1>{text(row.run)}</h1>'
@@ -49,10 +43,10 @@ def run_page(frame: Frame, row: RunRow, state: Head, notice: str = "") -> str:
         f'<p id="told" role="status">{text(notice) if notice else ""}</p>'
         f"{_cards(state, simulated=simulated)}{axis_choices(axes, 'at' if simulated else 'wall')}"
         f"{figure('metric', 'Community model', _MEASURED, wide=True)}"
-        f"{figure('timeline', 'Learners over time', _TIMES, wide=True, more=_STRETCH)}"
+        f"{figure('timeline', *TITLES['timeline'], wide=True, more=_STRETCH)}"
         f"{section('learners', 'Learners', data_table('learners'))}"
-        f'<div class="grid">{"".join(figure(*each) for each in _SMALL)}</div>'
-        f"{figure('pace', 'Commits per minute', 'How often the community model got something new.', wide=True)}"
+        f'<div class="grid">{"".join(figure(name, *TITLES[name]) for name in small)}</div>'
+        f"{figure('pace', *TITLES['pace'], wide=True)}"
         f"{section('events', 'Events', data_table('events') + log)}"
         f"{_operating(frame, place)}</div>"
     )
@@ -114,7 +108,7 @@ def log_page(
         filters = [*(("kind", kind) for kind in asked["kinds"]), ("learner", learner)]
         query = escape(urlencode([*filters, ("before", lines[-1].sequence)]))
         older = f'<p><a href="{place}/log?{query}">Older events</a></p>'
-    shown = newest_events(lines, floor_of(row.recipe), "events, the newest first")
+    shown = newest_events(lines, "events, the newest first")
     body = (
         f'<p class="crumbs"><a href="{place}">{text(row.run)}</a></p><h1>Log of events</h1>'
         f'<form class="filters" method="get" action="{place}/log">'

@@ -10,6 +10,8 @@ from abaton.report.lab_page import lab_figures, lab_page
 from abaton.report.lab_run import lab_report
 from abaton.report.learners import (
     STATES,
+    TITLES,
+    activity_figures,
     cycle_figure,
     payload_figure,
     spread_figure,
@@ -45,6 +47,7 @@ from abaton.report.told import page_of, report_of
 __all__ = [
     "AXES",
     "STATES",
+    "TITLES",
     "Checks",
     "Consents",
     "Custody",
@@ -56,6 +59,7 @@ __all__ = [
     "StudyFacts",
     "accuracy_curves",
     "accuracy_over_time",
+    "activity_figures",
     "calibration_figure",
     "cohort_changes",
     "community_cost",

@@ -7,6 +7,7 @@ from typing import Any
 
 from abaton.report.course import course_figures
 from abaton.report.html import document, figures_html, pairs, table, text
+from abaton.report.learners import TITLES
 from abaton.report.partition import partition_figure
 
 
@@ -22,7 +23,7 @@ def lab_page(report: Mapping[str, Any]) -> str:
         ("Cohort", _cohort(report["cohort"])),
         ("Privacy", _privacy(report["privacy"])),
         ("Method", table("Settings", ("setting", "value"), _words(report["method"]))),
-        ("Results", _results(report["results"])),
+        ("Results", _results(report["results"]) + activity_html(report.get("figures", {}))),
         ("How to do it again", _again(report["reproduce"])),
     ]
     return document(title, f"Run {report['run']}, {report['status']}, of {report['created'][:19]}", sections)
@@ -41,6 +42,21 @@ def learners_table(lines: Sequence[Mapping[str, Any]]) -> str:
     heads = [head for head in _LEARNERS if not lines or head in lines[0]]
     rows = [tuple(line[head] if head != "group" else line[head] or "–" for head in heads) for line in lines]
     return table("What each learner did", tuple(_LEARNERS[head] for head in heads), rows)
+
+
+def activity_html(figures: Mapping[str, Any]) -> str:
+    """What learners did, drawn as the dashboard draws it, with the numbers as tables."""
+    import plotly.graph_objects as go
+
+    made = ""
+    for name, drawn in figures.items():
+        title, words = TITLES[name]
+        numbers = drawn["table"]
+        figure = go.Figure(drawn["data"], drawn["layout"]).update_layout(template="plotly_white")
+        made += f"<h3>{text(title)}</h3><p>{text(words)}</p>{figures_html({name: figure})}"
+        made += f"<details><summary>The numbers of “{text(title)}”</summary>"
+        made += table(title, numbers["heads"], numbers["rows"]) + "</details>"
+    return made
 
 
 def _words(method: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from abaton.report.curves import COLOURS, Figure, plain
-from abaton.store import CycleLine, Quartiles, Span, Stretch
+from abaton.report.curves import COLOURS, Figure, pace_figure, plain
+from abaton.store import Activity, CycleLine, Quartiles, Span, Stretch
 
 STATES: Mapping[str, str] = {
     "training": "#0f8b8d",
@@ -16,6 +16,38 @@ STATES: Mapping[str, str] = {
     "lost": "#d1495b",
 }
 """What a learner can be doing, and the colour of it."""
+
+
+TITLES: Mapping[str, tuple[str, str]] = {
+    "timeline": (
+        "Learners over time",
+        "What each learner did when: fast and slow ones at a glance. The thin line is its evaluator.",
+    ),
+    "weights": ("Weight of each learner", "Share of the mix of the learners that commit most."),
+    "staleness": ("Staleness", "What others committed while a learner trained."),
+    "cycles": ("Validation cycles", "The loss at the end of each cycle of a learner."),
+    "payloads": ("Payload sizes by codec", "Bytes of the updates that travelled."),
+    "pace": ("Commits per minute", "How often the community model got something new."),
+}
+"""What is drawn of a run's learners: its title, and what it says."""
+
+
+def activity_figures(did: Activity, *, words: str) -> dict[str, Figure]:
+    """Everything that is drawn of a run's learners, by what it shows; the dashboard and the report draw the same.
+
+    Args:
+        did: what they did.
+        words: which time it is.
+    """
+    made = {"timeline": timeline_figure(did.spans, {line.learner: line.group for line in did.lines})}
+    if did.weights is not None:
+        made["weights"] = weight_figure(did.weights, words=words)
+    stale = "effective staleness (steps)" if did.stale == "steps" else "versions that were missed"
+    made["staleness"] = spread_figure(did.staleness, words=stale)
+    made["cycles"] = cycle_figure(did.cycles)
+    made["payloads"] = payload_figure(did.sizes, did.uncompressed)
+    made["pace"] = pace_figure([(each.at, each.commits) for each in did.pace], did.width, words=words)
+    return made
 
 
 def timeline_figure(spans: Sequence[Span], groups: Mapping[str, str]) -> Figure:
@@ -168,10 +200,9 @@ def cycle_figure(cycles: Sequence[CycleLine]) -> Figure:
                 "x": [each.cycle for each, _ in mine],
                 "y": [value for _, value in mine],
                 "name": plain(name),
-                "customdata": [each.steps for each, _ in mine],
                 "line": {"color": COLOURS[i % len(COLOURS)], "width": 1.6},
                 "marker": {"size": 4},
-                "hovertemplate": "%{y:.4f} after %{customdata} steps",
+                "hovertemplate": "%{y:.4f}",
             }
         )
     layout = {
@@ -179,8 +210,12 @@ def cycle_figure(cycles: Sequence[CycleLine]) -> Figure:
         "yaxis": {"title": {"text": words}},
         "showlegend": True,
     }
-    rows = [(each.learner, each.cycle, each.steps, each.loss, each.validation) for each in cycles[-120:]]
-    heads = ["learner", "cycle", "steps", "training loss", "validation loss"]
+    heads = ["learner", "cycle", "training loss", "validation loss", "steps"]
+    rows: list[tuple[object, ...]] = [
+        (each.learner, each.cycle, each.loss, each.validation, each.steps) for each in cycles[-120:]
+    ]
+    if any(each.steps is None for each in cycles):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     return {"data": data, "layout": layout, "table": {"heads": heads, "rows": rows}}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
 from abaton.report.course import AXES, course_figures
 from abaton.report.html import document, figures_html, pairs, table, text
-from abaton.report.lab_page import learners_table, versions_table
+from abaton.report.lab_page import activity_html, learners_table, versions_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _results(report: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     drawn = {name.replace(" ", "-"): figure for name, figure in figures.items()}
     course = {name: drawn.pop(name) for name in AXES if name in drawn}
     made += figures_html(course) + "".join(figures_html({name: each}) for name, each in drawn.items())
-    return made + learners_table(results["course"]["learners"])
+    return made + learners_table(results["course"]["learners"]) + activity_html(report.get("figures", {}))
 
 
 def _told(measures: Mapping[str, Any] | None, name: str) -> str:

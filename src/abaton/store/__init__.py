@@ -11,8 +11,10 @@ from abaton.store.pack import Pack
 from abaton.store.retention import Keep, Pruning, plan, prune
 from abaton.store.slots import SlotFile
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
+from abaton.store.telling import Activity, activity, is_about_people, tells_weights
 
 __all__ = [
+    "Activity",
     "CycleLine",
     "Database",
     "EventLine",
@@ -32,6 +34,7 @@ __all__ = [
     "Span",
     "Store",
     "Stretch",
+    "activity",
     "busiest",
     "codec_of",
     "cycle_lines",
@@ -41,6 +44,7 @@ __all__ = [
     "head",
     "hold",
     "insert_new",
+    "is_about_people",
     "kinds_of",
     "model_bytes",
     "model_digest",
@@ -51,5 +55,6 @@ __all__ = [
     "run_lines",
     "spans",
     "stretches",
+    "tells_weights",
     "writing",
 ]

@@ -17,14 +17,14 @@ MOST_SPANS = 600
 
 @dataclass(frozen=True, slots=True)
 class LearnerLine:
-    """One learner of a run: who, what it did in all, and what it does now."""
+    """One learner of a run: who, what it did in all, and what it does now; None is what may not be told."""
 
     learner: str
     group: str
-    examples: int
+    examples: int | None
     commits: int
     bytes: int
-    steps: int
+    steps: int | None
     weight: float | None
     staleness: float | None
     training: float

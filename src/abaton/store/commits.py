@@ -41,12 +41,12 @@ class Quartiles:
 
 @dataclass(frozen=True, slots=True)
 class CycleLine:
-    """One cycle of a learner: its number, how many steps it was, and the losses found at its end."""
+    """One cycle of a learner: its number, how many steps it was if that may be told, and the losses at its end."""
 
     learner: str
     cycle: int
     at: float
-    steps: int
+    steps: int | None
     loss: float | None
     validation: float | None
 

@@ -10,9 +10,13 @@ import sqlalchemy as sql
 
 from abaton.store import schema
 from abaton.store.store import Store
+from abaton.store.telling import is_about_people
 
-_SHOWN = ("size", "steps", "examples", "group", "reason", "what", "name", "task")
+_SHOWN = ("size", "group", "reason", "what", "name", "task")
 """What is shown of an event: never what evaluators counted, never a cohort."""
+
+_COUNTS = ("steps", "examples")
+"""What is shown beyond it where examples are not people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ def events_of(
 ) -> list[EventLine]:
     """Events of a run, the newest first, of some kinds and of one learner if these are given."""
     table = schema.events
+    shown = _SHOWN if is_about_people(store.run(run).recipe) else (*_COUNTS, *_SHOWN)
     chosen = sql.select(table).where(table.c.run == run)
     if kinds:
         chosen = chosen.where(table.c.kind.in_(kinds))
@@ -49,7 +54,7 @@ def events_of(
     return [
         EventLine(
             row.sequence, row.at, row.kind, row.body.get("learner", ""),
-            {key: row.body[key] for key in _SHOWN if row.body.get(key) not in (None, "")},
+            {key: row.body[key] for key in shown if row.body.get(key) not in (None, "")},
         )
         for row in rows
     ]  # fmt: skip
