@@ -216,7 +216,7 @@ def test_examples_are_read_where_they_lie(tmp_path):
     np.save(tmp_path / "y.npy", rng.integers(0, 3, 40))
     x, y = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "xy")
     flat = x.reshape(40, 6)
-    assert np.shares_memory(DENSE.dense._rows(flat), x)
+    assert np.shares_memory(DENSE.dense.rows(flat), x)
     for model, inputs in ((CONV, x), (DENSE, flat)):
         halves = {"site0": slice(0, 25), "site1": slice(25, 40)}
         present = {

@@ -1,25 +1,28 @@
 """A crew: many learners trained at once on this machine, all its cores busy, each answer as if trained alone.
 
 The way is chosen by the model: networks of dense layers train in threads, by compiled loops that let go of Python's
-lock; other PyTorch modules in processes with one thread each (`pool`); anything else one after the other. In every way
-a learner's update depends on its own task alone, to the bit: not on who else is in the crew, on the number of workers,
-or on which of them is done first.
+lock, small ones that are alike in one call (`stacked`); other PyTorch modules in processes with one thread each
+(`pool`); anything else one after the other. In every way a learner's update depends on its own task alone, to the bit:
+not on who else is in the crew, on the number of workers, or on which of them is done first.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
+from abaton.control.messages import TrainSettings
 from abaton.errors import AbatonError, SettingsError
 from abaton.learning.learner import Learner, Update
-from abaton.learning.model import Way
+from abaton.learning.model import Trained, Way
 from abaton.learning.pool import Job, Pool
 
 _WORTH_A_THREAD = 4e7  # multiplications, about a millisecond: shorter jobs would only wait for Python's lock
+_WORTH_A_CALL = 4e6  # a tenth of it, for work that waits for nothing
+_STACKED = 1 << 24  # numbers: what is copied to lie together is bounded
 
 
 class CrewError(AbatonError):
@@ -135,21 +138,74 @@ class Crew:
             return
         from abaton.learning.threads import one_thread
 
+        with one_thread:
+            left = self._train_stacked(jobs, chosen, answers)
+            self._train_beside(jobs, left, answers)
+
+    def _train_beside(
+        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+    ) -> None:
+        """Train larger networks beside each other, each whole."""
         waiting = iter(chosen)  # shared: whoever is free takes the next
 
         def work() -> None:
             for i in waiting:
                 answers[i] = self._train_one(jobs[i])
 
-        with one_thread:
-            worth = sum(self._work(jobs[i]) > _WORTH_A_THREAD for i in chosen)
-            helpers = max(0, min(self._workers, worth) - 1)
-            if helpers and self._threads is None:
-                self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-crew")
-            busy = [self._threads.submit(work) for _ in range(helpers)] if self._threads else []
-            work()
-            for helper in busy:
-                helper.result()
+        worth = sum(self._work(jobs[i]) > _WORTH_A_THREAD for i in chosen)
+        self._divide([work] * max(1, min(self._workers, worth)))
+
+    def _train_stacked(
+        self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
+    ) -> list[int]:
+        """Train small networks that are alike together, and return who is left."""
+        alike: dict[tuple[int, TrainSettings], list[int]] = {}
+        for i in chosen:
+            if self._work(jobs[i]) <= _WORTH_A_THREAD:
+                alike.setdefault((id(self._learners[jobs[i].learner].model), jobs[i].settings), []).append(i)
+        for some in alike.values():
+            most = max(1, _STACKED // self._learners[jobs[some[0]].learner].examples.x.size)
+            for at in range(0, len(some), most):
+                answers |= self._train_together({i: jobs[i] for i in some[at : at + most]})
+        return [i for i in chosen if i not in answers]
+
+    def _train_together(self, jobs: Mapping[int, Job]) -> dict[int, Update | AbatonError]:
+        """The answers of jobs that are alike; those without one are trained alone, and then say what is wrong."""
+        from abaton.learning.stacked import train_stacked
+
+        first = next(iter(jobs.values()))
+        network = getattr(self._learners[first.learner].model, "dense", None)
+        if network is None or len(jobs) < 2:
+            return {}
+        parts = self._workers if len(jobs) * self._work(first) > _WORTH_A_CALL else 1
+        try:
+            asked = {i: self._learners[j.learner].seat(j.task, j.start, j.settings) for i, j in jobs.items()}
+            seats = {i: seat for i, seat in asked.items() if seat is not None}
+            if not seats:
+                return {}
+            made = train_stacked(network, list(seats.values()), first.settings, parts, self._divide)
+        except AbatonError:
+            return {}
+        return {
+            i: self._send(jobs[i], trained)
+            for i, trained in zip(seats, made, strict=True)
+            if trained is not None
+        }
+
+    def _send(self, job: Job, trained: Trained) -> Update | AbatonError:
+        try:
+            return self._learners[job.learner].send(job.task, job.version, job.start, trained)
+        except AbatonError as error:
+            return error
+
+    def _divide(self, work: Sequence[Callable[[], None]]) -> None:
+        """Do several pieces of work at the same time, one of them here."""
+        if len(work) > 1 and self._threads is None:
+            self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-crew")
+        busy = [self._threads.submit(piece) for piece in work[1:]] if self._threads else []
+        work[0]()
+        for piece in busy:
+            piece.result()
 
     def _train_in_processes(
         self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]

@@ -47,7 +47,7 @@ class DenseNetwork:
         """Train a model, in place, on the examples named in order; the sum of their losses."""
         s = solver.settings
         loss = kernels.epoch(
-            self.layers, model, self._rows(data.x), *self._targets(data.y), order, s.batch_size,
+            self.layers, model, self.rows(data.x), *self._targets(data.y), order, s.batch_size,
             solver.anchor, solver.first, solver.second, solver.kind, solver.steps,
             rate, s.momentum, s.proximal, s.clip,
         )  # fmt: skip
@@ -63,10 +63,11 @@ class DenseNetwork:
     def outputs(self, model: Vector, x: NDArray[Any]) -> NDArray[np.float32]:
         """The network's outputs for all inputs."""
         made = np.empty((len(x), int(self.layers[-1, kernels.OUTPUTS])), np.float32)
-        kernels.outputs_of(self.layers, model, self._rows(x), _SCORE_BATCH, made)
+        kernels.outputs_of(self.layers, model, self.rows(x), _SCORE_BATCH, made)
         return made
 
-    def _rows(self, x: NDArray[Any]) -> NDArray[np.float32]:
+    def rows(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """Inputs as the first layer takes them: without a copy, if they are so already."""
         return np.ascontiguousarray(x, dtype=np.float32).reshape(len(x), -1)
 
     def _targets(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

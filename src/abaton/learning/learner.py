@@ -46,6 +46,15 @@ class Epoch:
     validation_loss: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """A learner's part when several are trained together: where it starts, its examples, and all that is random."""
+
+    start: Vector
+    examples: Examples
+    chance: np.random.Generator
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """What a learner can look at while it trains.
@@ -163,6 +172,18 @@ class Learner:
             return self._train_adaptively(task, version, start, settings, watch)
         epochs = self._epochs(task, start, settings, self._enough(settings, watch))
         return self.send(task, version, start, last(epochs, settings), scored=not settings.complete)
+
+    def seat(self, task: str, start: Vector, settings: TrainSettings) -> Seat | None:
+        """The learner's part when several are trained together; nothing if its task cannot be trained like that.
+
+        It can if it is a plain number of epochs, with nothing asked in between and nothing kept for the next task.
+        """
+        asked = settings.steps or settings.budget or settings.adaptive is not None
+        kept = settings.keep_momentum or self.model.remembers
+        if asked or kept or settings.complete or type(self).train is not Learner.train:
+            return None
+        self.model.layout.check(start, whose="the model")
+        return Seat(start, self.examples, self._generator(task))
 
     def _train_adaptively(
         self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch
