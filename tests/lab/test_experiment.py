@@ -57,9 +57,11 @@ def test_resume_from_any_event_ends_with_the_same_digests(tmp_path, monkeypatch)
 def test_resume_does_not_train_again_what_was_finished(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     trained: list[str] = []
-    original = Learner.train
+    original = Learner.send
     monkeypatch.setattr(
-        Learner, "train", lambda self, task, *rest: trained.append(task) or original(self, task, *rest)
+        Learner,
+        "send",
+        lambda self, task, *rest, **more: trained.append(task) or original(self, task, *rest, **more),
     )
     with Store(tmp_path) as store:
         with pytest.raises(Crash):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
 from abaton.control.messages import TrainSettings
@@ -198,14 +198,19 @@ class Crew:
         except AbatonError as error:
             return error
 
-    def _divide(self, work: Sequence[Callable[[], None]]) -> None:
-        """Do several pieces of work at the same time, one of them here."""
-        if len(work) > 1 and self._threads is None:
-            self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-crew")
-        busy = [self._threads.submit(piece) for piece in work[1:]] if self._threads else []
-        work[0]()
-        for piece in busy:
-            piece.result()
+    def _divide(self, work: Iterable[Callable[[], None]]) -> None:
+        """Do pieces of work at the same time: others begin while the next is made ready, the last is done here."""
+        busy: list[Future[None]] = []
+        here: Callable[[], None] | None = None
+        for piece in work:
+            if here is not None:
+                self._threads = self._threads or ThreadPoolExecutor(self._workers - 1, "abaton-crew")
+                busy.append(self._threads.submit(here))
+            here = piece
+        if here is not None:
+            here()
+        for other in busy:
+            other.result()
 
     def _train_in_processes(
         self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]

@@ -12,7 +12,7 @@ from abaton.codecs import GaussianNoise, Key, Pipeline
 from abaton.control.adaptive import sends
 from abaton.control.draw import round_key
 from abaton.control.messages import Counts, TrainSettings
-from abaton.errors import SettingsError
+from abaton.errors import LayoutError, SettingsError
 from abaton.learning.metrics import count, label_counts
 from abaton.learning.model import Enough, Examples, Model, Trained, last
 from abaton.vectors import Vector
@@ -225,10 +225,15 @@ class Learner:
         self, task: str, version: int, start: Vector, trained: Trained, *, scored: bool = True
     ) -> Update:
         """Encode what training has changed since the version it started from, and keep what stays at the site."""
-        layout = self.model.layout
-        change = layout.check(trained.vector - start, whose=f"the update of learner '{self.name}'")
+        layout, change = self.model.layout, trained.vector - start
         key = Key(round_key(self.seed, version), self.name, self._task_secret(task))
-        payload, memory = self.codec.encode(change, layout, key, self._memory)
+        try:
+            payload, memory = self.codec.encode(change, layout, key, self._memory)
+        except LayoutError:
+            layout.check(
+                change, whose=f"the update of learner '{self.name}'"
+            )  # codecs do not know whose it is
+            raise
         self._memory, self._local = memory, dict(trained.local)
         if self.private:
             return Update(payload, trained.steps, None)

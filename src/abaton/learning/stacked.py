@@ -7,8 +7,8 @@ it. Each learner's is the same `kernels.epoch` that trains it alone, on its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ from abaton.learning.solvers import Solver, rate
 from abaton.vectors.jit import kernel
 
 Array = NDArray[Any]
-Divide = Callable[[Sequence[Callable[[], None]]], None]
-"""Runs several pieces of work at the same time and returns when all are done."""
+Divide = Callable[[Iterable[Callable[[], None]]], None]
+"""Does pieces of work at the same time, each begun while the next is made ready, and returns when all are done."""
 
 
 def train_stacked(
@@ -40,43 +40,57 @@ def train_stacked(
         parts: among how many threads the work is divided.
         divide: what runs them.
     """
-    models = np.stack([seat.start for seat in seats])
-    solvers = [Solver.begin(settings, seat.start, None) for seat in seats]
-    first, second = (np.stack([getattr(each, name) for each in solvers]) for name in ("first", "second"))
-    anchors = models.copy() if settings.proximal else models
-    ends = np.cumsum([len(seat.examples) for seat in seats])
-    begins = ends - np.array([len(seat.examples) for seat in seats])
-    rows = np.empty((ends[-1], network.layers[0, kernels.INPUTS]), np.float32)
-    labels = np.empty(ends[-1] if network.classes else 0, np.int64)
-    values = np.empty(0 if network.classes else ends[-1], np.float32)
-    targets = labels if network.classes else values
-    losses = np.zeros(len(seats))
-    batches = -(-(ends - begins) // settings.batch_size)
-    for seat in seats:
-        seat.chance.bit_generator.random_raw()  # one number is drawn first in training alone, too
+    size = -(-len(seats) // parts)
+    stacks = [_Stack(network, seats[i : i + size], settings) for i in range(0, len(seats), size)]
     for number in range(settings.epochs):
-        for seat, begin, end in zip(seats, begins.tolist(), ends.tolist(), strict=True):
-            data = seat.examples
-            order = epoch_order(data.y, settings.window, seat.chance)
-            np.take(network.rows(data.x), order, 0, out=rows[begin:end], mode="clip")
-            targets[begin:end] = data.y[order]
-        shared = (
-            network.layers, models, rows, labels, values, begins, ends, settings.batch_size, anchors, first, second,
-            solvers[0].kind, number * batches, rate(settings, number), settings.momentum, settings.proximal,
-            settings.clip, losses,
+        divide(stack.prepared(number) for stack in stacks)
+    return [trained for stack in stacks for trained in stack.trained()]
+
+
+class _Stack:
+    """Some learners whose models and rows lie one after the other."""
+
+    def __init__(self, network: DenseNetwork, seats: Sequence[Seat], settings: TrainSettings) -> None:
+        self.network, self.seats, self.settings = network, seats, settings
+        self.solver = Solver.begin(settings, seats[0].start, None)
+        self.models = np.empty((len(seats), self.solver.anchor.size), np.float32)
+        for model, seat in zip(self.models, seats, strict=True):
+            model[:] = seat.start
+            seat.chance.bit_generator.random_raw()  # one number is drawn first in training alone, too
+        self.anchors = self.models.copy() if settings.proximal else self.models
+        self.first, self.second = (
+            np.zeros((len(seats), each.size), np.float32) for each in (self.solver.first, self.solver.second)
+        )
+        self.counts = [len(seat.examples) for seat in seats]
+        self.places = np.array([0, *accumulate(self.counts)])
+        total = int(self.places[-1])
+        self.rows = np.empty((total, network.layers[0, kernels.INPUTS]), np.float32)
+        self.labels = np.empty(total if network.classes else 0, np.int64)
+        self.values = np.empty(0 if network.classes else total, np.float32)
+        self.losses = np.zeros(len(seats))
+        self.steps = [-(-count // settings.batch_size) for count in self.counts]
+
+    def prepared(self, number: int) -> Callable[[], None]:
+        """Everything of an epoch that needs Python; what is left to do does not."""
+        targets, begin = self.labels if self.network.classes else self.values, 0
+        for seat, count in zip(self.seats, self.counts, strict=True):
+            data, mine = seat.examples, slice(begin, begin := begin + count)
+            order = epoch_order(data.y, self.settings.window, seat.chance)
+            self.network.rows(data.x).take(order, 0, self.rows[mine], "clip")
+            targets[mine] = data.y[order]
+        s, done, eta = self.settings, number * np.array(self.steps), rate(self.settings, number)
+        return lambda: epochs(
+            self.network.layers, self.models, self.rows, self.labels, self.values, self.places, s.batch_size,
+            self.anchors, self.first, self.second, self.solver.kind, done, eta, s.momentum, s.proximal, s.clip,
+            self.losses,
         )  # fmt: skip
-        borders = np.searchsorted(ends, np.arange(parts + 1) * ends[-1] / parts, "right").tolist()
-        divide([_piece(*shared, low, high) for low, high in pairwise(borders)])
-    return [
-        None
-        if loss == kernels.WRONG_LABEL
-        else Trained(model, settings.epochs * steps, loss / len(seat.examples))
-        for seat, model, steps, loss in zip(seats, models, batches.tolist(), losses.tolist(), strict=True)
-    ]
 
-
-def _piece(*arguments: Any) -> Callable[[], None]:
-    return lambda: epochs(*arguments)
+    def trained(self) -> Iterator[Trained | None]:
+        """What came out, learner by learner."""
+        each = zip(self.models, self.steps, self.losses.tolist(), self.counts, strict=True)
+        for model, steps, loss, count in each:
+            wrong = loss == kernels.WRONG_LABEL
+            yield None if wrong else Trained(model, self.settings.epochs * steps, loss / count)
 
 
 @kernel
@@ -86,8 +100,7 @@ def epochs(
     rows: Array,
     labels: Array,
     values: Array,
-    begins: Array,
-    ends: Array,
+    places: Array,
     batch: int,
     anchors: Array,
     first: Array,
@@ -99,15 +112,13 @@ def epochs(
     proximal: float,
     longest: float,
     losses: Array,
-    low: int,
-    high: int,
 ) -> None:
-    """One epoch of the learners from `low` to `high`; a wrong label shows in the loss, and ends that learner's."""
-    for k in range(low, high):
+    """One epoch of all learners in a stack; a wrong label shows in the loss, and ends that learner's training."""
+    for k in range(models.shape[0]):
         if losses[k] == kernels.WRONG_LABEL:
             continue
-        mine = slice(begins[k], ends[k])
+        mine = slice(places[k], places[k + 1])
         losses[k] = kernels.epoch(
-            layers, models[k], rows[mine], labels[mine], values[mine], np.arange(ends[k] - begins[k]), batch,
+            layers, models[k], rows[mine], labels[mine], values[mine], np.arange(places[k + 1] - places[k]), batch,
             anchors[k], first[k], second[k], kind, steps[k], rate, momentum, proximal, longest,
         )  # fmt: skip

@@ -130,10 +130,8 @@ class Layout:
                 where=f"layout {self.digest[:12]}",
                 remedy="it was made for another model: use the model and study it belongs to",
             )
-        # A float32 sum of squares is finite unless a value is not, or is too large to train with.
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = float(np.dot(vector, vector))
-        if not math.isfinite(squares) and not np.isfinite(vector).all():
+        # A float32 sum of squares is finite unless a value is not, or is too large to train with; `vdot` never warns.
+        if not math.isfinite(np.vdot(vector, vector)) and not np.isfinite(vector).all():
             raise LayoutError(
                 f"{whose} has a value that is not finite in tensor '{self._first_not_finite(vector)}'",
                 remedy="lower the learning rate or clip gradients, and check the data for missing values",
