@@ -30,7 +30,7 @@ from abaton.store import Journal, ModelRow, RunRow, Store
 
 RUNS, EVENTS, LARGE = 100, 100_000, 40_000
 VIEWERS = int(os.environ.get("ABATON_BENCH_VIEWERS", "200"))
-ROUNDS = int(os.environ.get("ABATON_BENCH_ROUNDS", "1500"))
+ROUNDS = int(os.environ.get("ABATON_BENCH_ROUNDS", "5000"))
 REPEATS = int(os.environ.get("ABATON_BENCH_REPEATS", "3"))
 
 
