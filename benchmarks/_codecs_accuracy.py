@@ -27,9 +27,11 @@ LEARNERS, ROUNDS, EPOCHS, SEED, LAST = 4, 10, 3, 1, 5
 SSTC = "sstc(sparsity=0.01, kernels=0.125, coding=context)"
 STC = "stc(sparsity=0.01, coding=context)"
 PAIRS = {"": (STC, SSTC), " with error feedback": (f"error_feedback | {STC}", f"error_feedback | {SSTC}")}
+FRACTIONS = tuple(f"error_feedback | {SSTC.replace('0.125', share)}" for share in ("0.05", "0.25", "0.4"))
 LINES = (
     "raw",
     *(line for pair in PAIRS.values() for line in pair),
+    *FRACTIONS,  # the SSTC paper's Fig. 3c: other fractions of kernels
     "quicfl(bits=1)",
     "quicfl(bits=4)",
     "ecdq(bits=1)",

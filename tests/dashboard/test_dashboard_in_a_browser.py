@@ -47,7 +47,15 @@ def house(tmp_path_factory):
     folder = tmp_path_factory.mktemp("house")
     with Store(folder / "store") as store, Database(folder / "governance.db", metadata) as ledger:
         names = ("athens", "kos", "pergamon", "trikala", "epidaurus")
-        tell(store, HEART, rounds=16, learners=names, study={"title": "Heart failure within a year"})
+        method = {"policy": {"name": "AsyncDVW(a)"}}
+        tell(
+            store,
+            HEART,
+            rounds=16,
+            learners=names,
+            study={"title": "Heart failure within a year"},
+            method=method,
+        )
         tell(
             store,
             OTHER,

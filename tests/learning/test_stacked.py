@@ -78,11 +78,11 @@ def test_what_is_kept_at_the_site_goes_on_from_task_to_task(calls):
 
 
 def test_stacks_are_bounded_and_only_of_what_is_alike(calls, monkeypatch):
-    monkeypatch.setattr(crew, "_STACKED", 12)  # two times the numbers of the first learner, which has one row
+    monkeypatch.setattr(crew, "_STACKED", 6 * 40)  # 40 rows of 6
     given = jobs(CLASSES, TrainSettings(**PLAIN))
     with Crew(learners(CLASSES), workers=2) as some:
         assert len(some.train(given)) == len(SIZES)
-    assert calls == [2, 2, 2]
+    assert calls == [3]  # 1 + 5 + 32 rows; 33, 70 and 8 are trained alone
     calls.clear()
     own = [
         Job(j.learner, j.task, j.version, j.start, TrainSettings(epochs=n + 1)) for n, j in enumerate(given)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from abaton.control.messages import TrainSettings
@@ -153,7 +153,7 @@ class Crew:
                 answers[i] = self._train_one(jobs[i])
 
         worth = sum(self._work(jobs[i]) > _WORTH_A_THREAD for i in chosen)
-        self._divide([work] * max(1, min(self._workers, worth)))
+        self._divide([lambda: work] * max(1, min(self._workers, worth)))
 
     def _train_stacked(
         self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
@@ -164,10 +164,22 @@ class Crew:
             if self._work(jobs[i]) <= _WORTH_A_THREAD:
                 alike.setdefault((id(self._learners[jobs[i].learner].model), jobs[i].settings), []).append(i)
         for some in alike.values():
-            most = max(1, _STACKED // self._learners[jobs[some[0]].learner].examples.x.size)
-            for at in range(0, len(some), most):
-                answers |= self._train_together({i: jobs[i] for i in some[at : at + most]})
+            for stack in self._bounded({i: jobs[i] for i in some}):
+                answers |= self._train_together(stack)
         return [i for i in chosen if i not in answers]
+
+    def _bounded(self, jobs: Mapping[int, Job]) -> Iterator[dict[int, Job]]:
+        """Jobs in portions whose rows together are not too many to be copied."""
+        portion: dict[int, Job] = {}
+        numbers = 0
+        for i, job in jobs.items():
+            own = self._learners[job.learner].examples.x.size
+            if portion and numbers + own > _STACKED:
+                yield portion
+                portion, numbers = {}, 0
+            portion[i] = job
+            numbers += own
+        yield portion
 
     def _train_together(self, jobs: Mapping[int, Job]) -> dict[int, Update | AbatonError]:
         """The answers of jobs that are alike; those without one are trained alone, and then say what is wrong."""
@@ -198,19 +210,14 @@ class Crew:
         except AbatonError as error:
             return error
 
-    def _divide(self, work: Iterable[Callable[[], None]]) -> None:
-        """Do pieces of work at the same time: others begin while the next is made ready, the last is done here."""
-        busy: list[Future[None]] = []
-        here: Callable[[], None] | None = None
-        for piece in work:
-            if here is not None:
-                self._threads = self._threads or ThreadPoolExecutor(self._workers - 1, "abaton-crew")
-                busy.append(self._threads.submit(here))
-            here = piece
-        if here is not None:
-            here()
-        for other in busy:
-            other.result()
+    def _divide(self, work: Sequence[Callable[[], Callable[[], None]]]) -> None:
+        """Do pieces of work at the same time: each begins while the next is made ready, and the last is done here."""
+        if len(work) > 1 and self._threads is None:
+            self._threads = ThreadPoolExecutor(self._workers - 1, "abaton-crew")
+        busy = [self._threads.submit(ready()) for ready in work[:-1]] if self._threads else []
+        work[-1]()()
+        for piece in busy:
+            piece.result()
 
     def _train_in_processes(
         self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]

@@ -7,7 +7,8 @@ it. Each learner's is the same `kernels.epoch` that trains it alone, on its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -24,8 +25,8 @@ from abaton.learning.solvers import Solver, rate
 from abaton.vectors.jit import kernel
 
 Array = NDArray[Any]
-Divide = Callable[[Iterable[Callable[[], None]]], None]
-"""Does pieces of work at the same time, each begun while the next is made ready, and returns when all are done."""
+Divide = Callable[[Sequence[Callable[[], Callable[[], None]]]], None]
+"""Makes pieces of work ready one after the other, does each while the next is made ready, and waits for all."""
 
 
 def train_stacked(
@@ -43,7 +44,7 @@ def train_stacked(
     size = -(-len(seats) // parts)
     stacks = [_Stack(network, seats[i : i + size], settings) for i in range(0, len(seats), size)]
     for number in range(settings.epochs):
-        divide(stack.prepared(number) for stack in stacks)
+        divide([partial(stack.prepared, number) for stack in stacks])
     return [trained for stack in stacks for trained in stack.trained()]
 
 

@@ -52,7 +52,9 @@ def activity_html(figures: Mapping[str, Any]) -> str:
     for name, drawn in figures.items():
         title, words = TITLES[name]
         numbers = drawn["table"]
-        figure = go.Figure(drawn["data"], drawn["layout"]).update_layout(template="plotly_white")
+        figure = go.Figure(drawn["data"], {"height": 340, **drawn["layout"]}).update_layout(
+            template="plotly_white", margin={"l": 60, "r": 20, "t": 30, "b": 50}
+        )
         made += f"<h3>{text(title)}</h3><p>{text(words)}</p>{figures_html({name: figure})}"
         made += f"<details><summary>The numbers of “{text(title)}”</summary>"
         made += table(title, numbers["heads"], numbers["rows"]) + "</details>"

@@ -106,5 +106,6 @@ def tells_weights(recipe: Mapping[str, Any]) -> bool:
     >>> tells_weights({"study": {}, "method": {"policy": {"name": "SyncFedAvg"}}})
     False
     """
-    name = str((recipe.get("method") or {}).get("policy", {}).get("name", ""))
+    policy = (recipe.get("method") or {}).get("policy")
+    name = str(policy.get("name")) if isinstance(policy, Mapping) else str(policy)
     return not is_about_people(recipe) or "DVW" in name or name == "FedAsync"
