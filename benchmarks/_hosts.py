@@ -47,6 +47,13 @@ def ip(*words: str) -> str:
     return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
 
 
+def counted(spaces: Sequence[str]) -> tuple[int, int]:
+    """How many bytes some hosts have sent and received, by the kernel's own count."""
+    rows = [json.loads(ip("-n", space, "-s", "-j", "link", "show", "dev", PORT))[0] for space in spaces]
+    sent, received = ([row["stats64"][way]["bytes"] for row in rows] for way in ("tx", "rx"))
+    return sum(sent), sum(received)
+
+
 class Hosts:
     """One host for each name, with an address on a network that only they are on."""
 
@@ -138,11 +145,6 @@ class Hosts:
             for space, port in self._ends(name)
         ]
         return sum(int(each.split("dropped ")[1].split(",")[0]) for each in told)
-
-    def carried(self, name: str) -> int:
-        """How many bytes a host has sent and received, by the kernel's own count."""
-        (row,) = json.loads(ip("-n", self.space(name), "-s", "-j", "link", "show", "dev", PORT))
-        return int(row["stats64"]["tx"]["bytes"]) + int(row["stats64"]["rx"]["bytes"])
 
     @contextmanager
     def captured(self, name: str, path: Path) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What the processes of the network benchmark run: the sites' learners, our controller, and Flower's own FedAvg."""
+"""What the processes of the network benchmark run: the sites' learners and our controller."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import Key, Pipeline, parse
-from abaton.control import Rules, Synchronous, TrainSettings, community_model
+from abaton.control import Event, Joined, Rules, Synchronous, TrainSettings, community_model
 from abaton.control.draw import round_key
 from abaton.engines import Driver
 from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Place, Post
 from abaton.engines.flower.centre import read_admitted
 from abaton.engines.flower.grid import place_of
-from abaton.learning import Examples, Learner, mlp, train_model
+from abaton.files import replacing
+from abaton.learning import Examples, Learner, mlp
 from abaton.store import Journal, Store
 
 SITES = ("north", "south")
@@ -51,14 +52,26 @@ def learner(site: str, codec: Pipeline) -> Learner:
 
 
 class AnyRun:
-    """Answers with the codec that the run is called after."""
+    """Answers with the codec that the run is called after; for FedAvg, with a whole model."""
 
     def __init__(self, site: str, place: Place) -> None:
         self.site, self.place = site, place
 
     def answer(self, parcel: Parcel) -> Parcel:
         """Do what a message asks."""
+        if parcel.kind == "fedavg":
+            return self._whole(parcel)
         return Desk(learner(self.site, codec_of(parcel.about["run"])), self.place).answer(parcel)
+
+    def _whole(self, parcel: Parcel) -> Parcel:
+        """The same learner's training as in our runs; what it sends is added to where it started."""
+        codec, version = codec_of("raw"), int(parcel.about["version"])
+        start = np.frombuffer(parcel.blobs["model"], np.float32)
+        mine = learner(self.site, codec)
+        made = mine.train(f"fedavg {version}", version, start, SETTINGS)
+        change = codec.decode(made.payload, MODEL.layout, Key(round_key(0, version), self.site))
+        about = {"num-examples": mine.size(SETTINGS), "loss": made.loss}
+        return Parcel("answer", about, {"model": (start + change).tobytes()})
 
 
 def open_desk(config: Mapping[str, Any]) -> AnyRun:
@@ -66,54 +79,46 @@ def open_desk(config: Mapping[str, Any]) -> AnyRun:
     return AnyRun(str(config["site"]), place_of(config))
 
 
+class Marks:
+    """Of each model: when it was there, what the sites had sent and received by then, and how good it is."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._told, self._test = told, drawn(50, 1000)
+        self.rows: list[tuple[float, int, int, float]] = []
+
+    def add(self, vector: np.ndarray) -> dict[str, float]:
+        """One more model."""
+        from _hosts import counted  # beside this file
+
+        accuracy = float((MODEL.score(vector, self._test).predictions.argmax(1) == self._test.y).mean())
+        self.rows.append((time.monotonic(), *counted(self._told["spaces"]), accuracy))
+        return {"accuracy": accuracy}
+
+    def write(self) -> None:
+        """Tell the benchmark, all at once."""
+        with replacing(Path(self._told["report"])) as begun:
+            begun.write_text(json.dumps(self.rows))
+
+
 def conduct(post: Post, about: str) -> None:
     """Our controller; Flower calls it at the centre."""
     told = json.loads(about)
-    run, folder = told["run"], Path(told["store"])
-    codec, test = codec_of(run), drawn(50, 1000)
+    codec, marks = codec_of(told["run"]), Marks(told)
     rules = Rules(len(SITES), told["rounds"], training=SETTINGS, pacing=Synchronous())
 
     def check(who: str, version: int, payload: bytes) -> None:
         codec.decode(payload, MODEL.layout, Key(round_key(0, version), who))
 
-    def observe(vector: np.ndarray) -> dict[str, float]:
-        return {"accuracy": float((MODEL.score(vector, test).predictions.argmax(1) == test.y).mean())}
+    def watch(_: object, event: Event) -> None:
+        """The first mark is when the last site has joined: what was before is the start of processes."""
+        if isinstance(event, Joined):
+            marks.rows.clear()
+            marks.add(MODEL.initial(0))
 
-    with Store(folder) as store:
-        journal = Journal(store, run)
-        network = Network(run, MODEL.layout.digest, "", lambda: read_admitted(Path(told["centre"])))
+    with Store(Path(told["store"])) as store:
+        journal = Journal(store, told["run"])
+        network = Network(told["run"], MODEL.layout.digest, "", lambda: read_admitted(Path(told["centre"])))
         engine = FlowerEngine(post, network, keep=journal.payloads.put, check=check)
         community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
-        began: list[float] = []
-        Driver(rules, community, engine, journal, observe).run(lambda state, event: began.append(event.at))
-        # The clock counts from when the last site joined: what was before is the start of processes.
-        start = began[len(SITES) - 1]
-        versions = [(m.at - start, m.metrics["accuracy"]) for m in store.models(run)]
-    (folder / f"{run}.json").write_text(json.dumps(versions))
-
-
-def serve_fedavg(grid: Any, context: Any) -> None:
-    """Flower's own FedAvg, the same model on the same nodes."""
-    from flwr.app import ArrayRecord
-    from flwr.serverapp.strategy import FedAvg
-
-    rounds, nodes = int(context.run_config["rounds"]), 2 * len(SITES)
-    start = ArrayRecord([MODEL.initial(0)])
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
-    while len(list(grid.get_node_ids())) < nodes:
-        time.sleep(0.2)
-    began = time.monotonic()
-    strategy.start(grid=grid, initial_arrays=start, num_rounds=rounds)
-    Path(context.run_config["report"]).write_text(json.dumps((time.monotonic() - began) / rounds))
-
-
-def train_fedavg(message: Any, context: Any) -> Any:
-    """A training as Flower's FedAvg asks for it, by the same learner."""
-    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-
-    (vector,) = message.content["arrays"].to_numpy_ndarrays()
-    data, start = drawn(0, 400), np.ascontiguousarray(vector, np.float32)
-    trained = train_model(MODEL, start, data, SETTINGS, np.random.default_rng(0))
-    metrics = MetricRecord({"num-examples": len(data), "loss": trained.loss})
-    made = RecordDict({"arrays": ArrayRecord([trained.vector]), "metrics": metrics})
-    return Message(made, reply_to=message)
+        Driver(rules, community, engine, journal, marks.add).run(watch)
+    marks.write()

@@ -42,7 +42,9 @@ def serve(
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
     study: Path | None = typer.Option(None, "--study", help="flower: the study document."),
-    name: str = typer.Option("", "--name", help="flower: what sites dial, if that is not --host."),
+    name: str = typer.Option(
+        "", "--name", help="flower: what sites dial, if that is not --host (or not the host of --superlink)."
+    ),
     authority: Path | None = typer.Option(
         None,
         "--authority",

@@ -91,7 +91,7 @@ def conduct(
             raise SettingsError(
                 f"'{superlink}' is no address", where="--superlink", remedy="write it as host:port"
             )
-        address = Address(host, int(port))
+        address = Address(host, int(port), where[2])
     else:
         address = Address(*where)
     centre = open_centre(store, address, given, note, embedded=superlink is None)

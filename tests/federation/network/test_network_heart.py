@@ -7,20 +7,13 @@ While it trains a node is killed, a hospital's cable is pulled for more than a m
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from benchmarks._hosts import Hosts
+from tests.federation.network.commands import Federation
 from tests.federation.network.heart import SITES, found, secrets_of, write_hospitals
 from tests.federation.network.hosts import hosts
 
@@ -42,10 +35,8 @@ pytestmark = [
     pytest.mark.xdist_group("heart"),
 ]
 
-ROOT = Path(__file__).resolve().parents[3]
 TRAINS_FOR = 240
 CUT = 70.0
-PATIENCE = 900.0
 GONE, BACK = "node is gone, its task waits", "node is back"
 
 
@@ -73,116 +64,17 @@ class Life:
         return bool(back) and any(isinstance(e, Arrived) for e in rest[back[0] :])
 
 
-class Federation:
-    """The commands of a centre and its sites, each on its own host."""
-
-    def __init__(self, net: Hosts, folder: Path) -> None:
-        self.net, self.folder, self.store = net, folder, folder / "store"
-        self.programs: dict[str, subprocess.Popen[str]] = {}
-        self.sampled = folder / "sampled"
-        self.sampled.mkdir()
-
-    def abaton(self, host: str, *words: str) -> list[str]:
-        return self.net.words(
-            host, [sys.executable, "-c", "from abaton.cli import main; main()", *map(str, words)]
-        )
-
-    def start(self, host: str, *words: str) -> None:
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT / "src"),
-            "OMP_NUM_THREADS": "1",
-            "NUMBA_NUM_THREADS": "1",
-        }
-        with (self.folder / f"{host}.err").open("w") as err, (self.folder / f"{host}.out").open("w") as out:
-            self.programs[host] = subprocess.Popen(
-                self.abaton(host, *words), env=env, stdout=out, stderr=err, text=True, cwd=self.folder
-            )
-
-    def call(self, host: str, *words: str) -> str:
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(
-            self.abaton(host, *words), env=env, capture_output=True, text=True, check=False, cwd=self.folder
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def said(self, host: str) -> str:
-        return (self.folder / f"{host}.err").read_text()
-
-    def until(self, what: Callable[[], bool], why: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not what():
-            assert time.monotonic() < end, (why, self.said("centre"))
-            assert self.programs["centre"].poll() is None, self.said("centre")
-            self.sample()
-            time.sleep(0.5)
-
-    def sample(self) -> None:
-        """What the SuperLink holds at this moment, after TLS: messages on their way, as they are."""
-        for path in (self.store / "network").glob("superlink.db*"):
-            target = self.sampled / f"{path.name}.{int(time.monotonic() // 15)}"
-            if not target.exists():
-                shutil.copyfile(path, target)
-
-    def join(self) -> None:
-        self.start(
-            "centre", "serve", "--engine", "flower", "--study", self.folder / "study.toml", "--store", self.store,
-            "--host", self.net.addresses["centre"], "--port", "8443", "--sites", "4",
-        )  # fmt: skip
-        self.until(lambda: "the centre listens at" in self.said("centre"), "start")
-        for site in SITES:
-            invitation = self.folder / f"{site}.invitation"
-            self.call("centre", "keys", "invite", site, "--store", self.store, "-o", invitation)
-            member = self.folder / "members" / site
-            self.start(
-                site, "site", "join", invitation, "--site", self.folder / "sites" / f"{site}.toml", "--folder", member
-            )  # fmt: skip
-            keys = member / f"{site}.keys"
-            self.until(keys.exists, f"{site} makes its keys")
-            self.call("centre", "keys", "admit", site, keys, "--store", self.store)
-
-    def kill(self, *words: str) -> None:
-        """Kill, as a power cut would, the one program whose command holds some words."""
-        assert killed(*(str(word) for word in words)), words
-
-    def version(self) -> int:
-        return self.said("centre").count(": version ")
-
-    def stop(self) -> None:
-        for program in self.programs.values():
-            program.send_signal(signal.SIGTERM)
-        for program in self.programs.values():
-            try:
-                program.wait(60)
-            except subprocess.TimeoutExpired:
-                program.kill()
-                program.wait()
-
-
-def killed(*words: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if all(word in command for word in words):
-            pid = int(path.parent.name)
-            os.kill(pid, signal.SIGKILL)
-            found.append(pid)
-    return found
-
-
 @pytest.fixture(scope="module")
 def life(shared, tmp_path_factory) -> Life:
     folder = tmp_path_factory.mktemp("heart")
     study = write_hospitals(shared, folder, {"rounds = 140": f"rounds = 1000\nseconds = {TRAINS_FOR}"})
     with hosts(["centre", *SITES]) as net, net.captured("centre", folder / "wire"):
-        federation = Federation(net, folder)
+        federation = Federation(net, folder, SITES)
         try:
             how = net.slow("long-beach", queue="4kb", loss="2%")
-            federation.join()
+            federation.serve("--host", net.addresses["centre"], "--port", "8443")
+            for name in SITES:
+                federation.join(name, folder / "sites" / f"{name}.toml")
             made = lived(federation, study, how)
         finally:
             federation.stop()
@@ -205,13 +97,7 @@ def lived(federation: Federation, study: Study, how: str) -> Life:
     before = federation.version()
     federation.until(lambda: federation.version() > before, "a version by the new controller")
     federation.kill("flower-superlink", federation.store)
-    end = time.monotonic() + PATIENCE
-    while federation.programs["centre"].poll() is None:
-        assert time.monotonic() < end, federation.said("centre")
-        federation.sample()
-        time.sleep(0.5)
-    assert federation.programs["centre"].returncode == 0, federation.said("centre")
-    run = json.loads((folder / "centre.out").read_text())["run"]
+    run = federation.ended()
     with Store(federation.store) as store:
         row = store.run(run)
         events = [from_row(*each) for each in Journal(store, run).rows()]

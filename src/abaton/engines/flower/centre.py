@@ -219,13 +219,20 @@ class Centre:
         raise SettingsError(
             "the SuperLink does not answer",
             where=str(self.address),
-            remedy=f"see {self.folder / 'logs' / 'superlink.log'}",
+            remedy=f"see {self.link.program.log}" if self.embedded else "ask whoever runs it",
         )
 
     def _untrusted(self, said: str) -> SettingsError:
-        why = re.search(r"failed: ([^(]*)", said)
+        found = re.search(r"failed: ([^(]*)", said)
+        why = found[1].strip() if found else "see the log"
+        if not self.embedded:
+            return SettingsError(
+                f"the SuperLink's certificate is not valid: {why}",
+                where=str(self.address),
+                remedy="give as --authority what signed it, and dial a name that it is for",
+            )
         return SettingsError(
-            f"the centre's certificate is not valid: {why[1].strip() if why else 'see the log'}",
+            f"the centre's certificate is not valid: {why}",
             where=str(self._certificates.certificate),
             remedy="renew it: without given certificates a new one is made at each start",
         )
