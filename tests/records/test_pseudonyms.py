@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import itertools
+import uuid
 
 import pytest
 from making import KEY
@@ -11,7 +13,7 @@ from making import KEY
 from abaton.errors import SettingsError
 from abaton.records import MappingRow, MemoryMapping, Pseudonyms
 from abaton.records.mapping import MappingFile
-from abaton.records.pseudonyms import as_uuid, derive, letters, token_of
+from abaton.records.pseudonyms import addresses_of, as_uuid, derive, letters, letters_of, token_of
 
 
 def test_an_identity_is_26_letters_and_valid_as_a_fhir_id():
@@ -30,6 +32,29 @@ def test_letters_and_tokens_are_each_others_inverse():
         token = hmac.digest(b"k", str(i).encode(), "sha256")[:16]
         assert token_of(letters(token)) == token
     assert as_uuid(bytes(16)) == "urn:uuid:00000000-0000-0000-0000-000000000000"
+
+
+@pytest.mark.parametrize("number", [0, 1, 255, 256, 257, 600])
+def test_many_identities_at_once_are_those_made_one_by_one(number: int):
+    tokens = [hmac.digest(b"k", str(i).encode(), "sha256")[:16] for i in range(number)]
+    assert letters_of(tokens) == [base64.b32encode(token).decode().rstrip("=") for token in tokens]
+    assert addresses_of(tokens) == [f"urn:uuid:{uuid.UUID(bytes=token)}" for token in tokens]
+
+
+@pytest.mark.parametrize("issue", [None, lambda: "issued-to-one"])
+def test_pairs_gives_what_pair_gives_each(issue):
+    def names():
+        return Pseudonyms("heart", KEY, sink=MemoryMapping(), issue=issue)
+
+    ours = names().identity("Device", "x")
+    wanted = [
+        ("Device", "x", ""), ("Patient", "1", ""), ("Device", ours, ""), ("Device", "A" * 26, ""),
+        ("Device", "x", "https://b.example"), ("Device", "issued-to-one", ""),
+        ("Device", "é", ""), ("Patient", "1", ""),
+    ]  # fmt: skip
+    one_by_one = names()
+    assert names().pairs(wanted) == [one_by_one.pair(*each) for each in wanted]
+    assert names().pairs([]) == []
 
 
 def test_studies_sites_types_servers_and_keys_are_unlinkable():

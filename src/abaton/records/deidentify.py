@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from abaton.records.need import Dates, Function, Mechanism, Need, Preset, Rule
 from abaton.records.plan import Plan
 from abaton.records.presets import rules
 from abaton.records.pseudonyms import Pseudonyms
-from abaton.records.references import Document, clashes, identity_of
+from abaton.records.references import Document, Found, clashes, identity_of, server_of
 from abaton.records.repair import Repair
 from abaton.records.resting import resting
 from abaton.records.scope import Handler, Notes, Scope
@@ -49,10 +49,6 @@ class _Kind(NamedTuple):
     marked: bool
     identifier: str
     always: bool
-
-
-# An entry of a Bundle that is worked on: the needed part, the whole, its type, new identity and address.
-_Entry = tuple[dict[str, Any] | None, dict[str, Any], str, str, str]
 
 
 class Deidentifier:
@@ -86,6 +82,7 @@ class Deidentifier:
         # All resources share these: a de-identified record is not changed any more.
         label = "PSEUDED" if pseudonymised else "ANONYED"
         self._meta: dict[str, Any] = {"security": [{"system": _LABELS, "code": label}]}
+        self._profiled = {profile: {**self._meta, "profile": [profile]} for profile in profiles()}
         mark = "pseudonymization" if pseudonymised else "anonymization"
         coding = {"system": _MARK_SYSTEM, "code": mark, "display": mark.capitalize()}
         self._marks = [{"url": MARK, "valueCoding": coding}]
@@ -186,7 +183,7 @@ class Deidentifier:
         entries = [entry for entry in listed if entry.__class__ is dict] if listed.__class__ is list else []
         clashing = clashes(entries)
         known, read, wants = resources(), self._notes.read, bool(self.need.wants)
-        todo: list[_Entry] = []
+        todo: list[Found] = []
         for entry in entries:
             resource = entry.get("resource")
             if resource is None:
@@ -205,26 +202,27 @@ class Deidentifier:
             old = resource.get("id") if clashing else None
             qualify = old.__class__ is str and (kind, old) in clashing
             url = entry.get("fullUrl")
-            identity, address = document.enter(resource, kind, url, qualify=qualify, stays=part is not None)
-            todo.append((part, resource, kind, identity, address))
-        patients = {entry[4] for entry in todo if entry[2] == "Patient"}
-        document.only_subject = patients.pop() if len(patients) == 1 else ""
-        made = self._collect(document, todo, depth)
+            todo.append((part, resource, kind, url, server_of(url) if qualify else ""))
+        named = iter(document.enter([found for found in todo if found[2] != "Bundle"]))
+        made = self._collect(document, todo, named, depth)
         if wants and not made:
             self._notes.left_out.append(("Bundle", "nothing in it is needed by the study"))
             return None
         return self._envelope(raw, document, made)
 
-    def _collect(self, document: Document, todo: list[_Entry], depth: int) -> list[dict[str, Any]]:
+    def _collect(
+        self, document: Document, todo: list[Found], named: Iterator[tuple[str, str]], depth: int
+    ) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         seen: set[str] = set()
         scope = Scope({}, "", document)
-        for part, raw, kind, identity, address in todo:
+        for part, raw, kind, _, _ in todo:
             if kind == "Bundle":
                 inner = self._bundle(raw, depth + 1)
                 if inner is not None:
                     made.append({"fullUrl": self.names.address(inner["id"]), "resource": inner})
                 continue
+            identity, address = next(named)
             scope.turn(raw, identity)
             if self.need.wants:
                 ages = self._ages(kind, scope)
@@ -367,17 +365,19 @@ class Deidentifier:
     def _head(self, raw: dict[str, Any], name: str, identity: str, *, marked: bool) -> dict[str, Any]:
         out: dict[str, Any] = {"resourceType": name, "id": identity}
         if not self._paper:
-            meta: Any = raw.get("meta")
-            special = meta.__class__ is dict and ("profile" in meta or "security" in meta)
-            out["meta"] = self._kept_meta(meta) if special else self._meta
+            out["meta"] = self._kept_meta(raw["meta"]) if "meta" in raw else self._meta
         if marked:
             out["extension"] = self._marks
         return out
 
-    def _kept_meta(self, raw: dict[str, Any]) -> dict[str, Any]:
+    def _kept_meta(self, raw: Any) -> dict[str, Any]:
         """Only published profiles and the confidentiality of the source stay."""
-        out: dict[str, Any] = {"security": [*self._meta["security"]]}
+        if raw.__class__ is not dict:
+            return self._meta
         listed, security = raw.get("profile"), raw.get("security")
+        if security is None and listed.__class__ is list and len(listed) == 1 and listed[0].__class__ is str:
+            return self._profiled.get(listed[0], self._meta)
+        out: dict[str, Any] = {"security": [*self._meta["security"]]}
         if listed.__class__ is list:
             known = [p for p in listed if p.__class__ is str and p in profiles()]
             if known:

@@ -155,10 +155,10 @@ def _year(settings: Settings, node: Node) -> Handler:
         return usual(
             run,
             """\
-made = $years.get(v[:4]) if v.__class__ is str and len(v) > 4 and v[4] == "-" else None
+made = $years.get(v[:5]) if v.__class__ is str else None
 if made is None:
     made = $slow(v, scope)""",
-            years={f"{year}": f"{year}{tail}" for year in range(1900, 2100)},
+            years={f"{year}-": f"{year}{tail}" for year in range(1900, 2100)},
         )
     cap = int(_number(settings, "cap", node))
 

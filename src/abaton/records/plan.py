@@ -15,6 +15,7 @@ without its name;
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -26,15 +27,15 @@ from abaton.records.need import Rule
 from abaton.records.repair import Repair
 from abaton.records.rules import Line, Where, understand
 from abaton.records.scope import Handler, Node, Scope, masked
-from abaton.records.shapes import Shape, usual, usual_list
+from abaton.records.shapes import Run, Shape, usual, usual_list
 from abaton.records.terminology import absent_reason, concept
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
 States = tuple[State, ...]
 _MOST_SHAPES = 4096
 _USUAL = """\
-found = $shapes.get(tuple(v)) if v.__class__ is dict else None
-made = $slow(v, scope) if found is None else found.run(v, scope)"""
+run = $runs.get(tuple(v), $slow) if v.__class__ is dict else $slow
+made = run(v, scope)"""
 STRUCTURAL = frozenset({"id", "meta", "contained", "identifier", "implicitRules"})
 """Elements of a resource that no rule decides about: they are made new, or go."""
 
@@ -197,11 +198,11 @@ class Plan:
 
     def _object(self, node: Node, states: States, *, under: Under) -> Handler:
         fields = table()[node.type]
-        shapes: dict[tuple[str, ...], Shape] = {}
+        runs: dict[tuple[str, ...], Run] = {}
         repair = Repair(node.type)
         fixup = FIXUPS.get(node.type)
 
-        def learn(keys: tuple[str, ...]) -> Shape:
+        def learn(keys: tuple[str, ...]) -> Run:
             steps: list[tuple[str, Handler]] = []
             drops: list[tuple[str, str]] = []
             for key in keys:
@@ -215,17 +216,18 @@ class Plan:
                     steps.append((key, found))
             full = -1 if repair.needs([k for k, _ in steps]) else len(steps)
             settled = full > 0 and idle(node.type, [k for k, _ in steps])
-            made = Shape(tuple(steps), tuple(drops), full, finish, settled=settled)
-            if len(shapes) < _MOST_SHAPES:
-                shapes[keys] = made
-            return made
+            instead = partial(runs.__setitem__, keys)
+            made = Shape(tuple(steps), tuple(drops), full, finish, settled=settled, instead=instead)
+            if len(runs) < _MOST_SHAPES:
+                runs[keys] = made.step_by_step
+            return made.step_by_step
 
         def run(value: Any, scope: Scope) -> Any:
             if value.__class__ is not dict:
                 return scope.drop(node, "malformed")
             keys = tuple(value)
-            shape = shapes.get(keys) or learn(keys)
-            return shape.run(value, scope)
+            found = runs.get(keys) or learn(keys)
+            return found(value, scope)
 
         def finish(out: dict[str, Any], value: dict[str, Any], scope: Scope, full: int) -> Any:
             """Make what is left of an object valid."""
@@ -241,7 +243,7 @@ class Plan:
             # What was put in takes the place R4 gives it, so that a second run finds nothing to move.
             return fixed if fixed is None or len(fixed) == size else repair.in_order(fixed)
 
-        return usual(run, _USUAL, shapes=shapes)
+        return usual(run, _USUAL, runs=runs)
 
     def _element(
         self, node: Node, fields: dict[str, Element], key: str, states: States, *, under: Under

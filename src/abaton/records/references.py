@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -38,7 +38,7 @@ SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate
 """The elements in which a resource names the person it is about."""
 _USUAL = """\
 try:
-    made = {"reference": targets[v["reference"]]}
+    made = targets[v["reference"]]
 except (KeyError, TypeError):
     made = None
 if made is None or len(v) != 1:
@@ -46,6 +46,10 @@ if made is None or len(v) != 1:
         seen($display)
     else:
         made = $slow(v, scope)"""
+
+
+# An entry of a Bundle: the part of it that is needed, the whole, its type, its address, and its server if that counts.
+Found = tuple[dict[str, Any] | None, dict[str, Any], str, Any, str]
 
 
 def target_of(pointer: object) -> str:
@@ -77,12 +81,13 @@ class Document:
     """One document (a resource, or a Bundle with its entries) and where its references lead."""
 
     __slots__ = (
+        "_found",
         "_identifiers",
+        "_named",
         "_places",
-        "_staying",
+        "_wanted",
         "_words",
         "codes",
-        "entries",
         "names",
         "notes",
         "only_subject",
@@ -104,38 +109,51 @@ class Document:
     ) -> None:
         self.root, self.names, self.notes, self.codes = root, names, notes, codes
         self.year, self.shift_days = year, shift_days
-        self.targets: dict[str, str] = {}
-        self.entries: list[tuple[dict[str, Any], str]] = []
-        self._staying: list[tuple[str, str, str]] = []
+        self.targets: dict[str, dict[str, str]] = {}
+        self._found: Sequence[Found] = ()
+        self._wanted: Sequence[tuple[str, str, str]] = ()
+        self._named: Sequence[tuple[str, str]] = ()
         self.only_subject = ""
         self._places: dict[tuple[str, str], str] | None = None
         self._identifiers: dict[tuple[str, str], str] | None = None
         self._words: frozenset[str] | None = None
 
-    def enter(
-        self, resource: dict[str, Any], kind: str, full_url: Any, *, qualify: bool, stays: bool
-    ) -> tuple[str, str]:
-        """Give an entry of a Bundle its new identity and remember how it can be pointed at."""
-        old, server = resource.get("id"), server_of(full_url) if qualify else ""
-        known = full_url.__class__ is str
-        if old.__class__ is not str or not old:
-            old = full_url if known and full_url else _content(resource)
-        identity, address = self.names.fresh(kind, old, server)
-        self.entries.append((resource, identity))
-        if stays:
-            if known:
-                self.targets[full_url] = address
-            self._staying.append((kind, old, address))
-        elif known:
-            self.targets[full_url] = f"{kind}/{identity}"
-        return identity, address
+    def enter(self, found: Sequence[Found]) -> list[tuple[str, str]]:
+        """Give the entries of a Bundle their new identities and remember how they can be pointed at."""
+        wanted = [
+            (
+                kind,
+                old if (old := resource.get("id")).__class__ is str and old else _otherwise(resource, url),
+                server,
+            )
+            for _, resource, kind, url, server in found
+        ]
+        named = self.names.pairs(wanted)
+        patients = set()
+        for (part, _, kind, url, _), (identity, address) in zip(found, named, strict=True):
+            if url.__class__ is str:
+                self.targets[url] = {"reference": f"{kind}/{identity}" if part is None else address}
+            if kind == "Patient":
+                patients.add(address)
+        self.only_subject = patients.pop() if len(patients) == 1 else ""
+        self._found, self._wanted, self._named = found, wanted, named
+        return named
 
-    def resolve(self, reference: str) -> str:
-        """The new form of a reference that is not to a contained resource."""
+    @property
+    def entries(self) -> list[tuple[dict[str, Any], str]]:
+        """The resources of a Bundle with their new identities."""
+        return [(found[1], named[0]) for found, named in zip(self._found, self._named, strict=True)]
+
+    def pointer(self, reference: str) -> dict[str, str]:
+        """The new form of a reference that is not to a contained resource; all that mean the same share it."""
         found = self.targets.get(reference)
         if found is None:
-            found = self.targets[reference] = self._turn(reference)
+            found = self.targets[reference] = {"reference": self._turn(reference)}
         return found
+
+    def resolve(self, reference: str) -> str:
+        """What the new form of a reference points at."""
+        return self.pointer(reference)["reference"]
 
     def logical(self, kind: str, system: str, value: str) -> dict[str, Any]:
         """The new form of a reference by identifier."""
@@ -189,7 +207,10 @@ class Document:
     def _place(self, kind: str, old: str) -> str | None:
         """The new address of an entry by its type and id; the first of two with the same counts."""
         if self._places is None:
-            self._places = {(kind, old): address for kind, old, address in reversed(self._staying)}
+            listed = zip(reversed(self._found), reversed(self._wanted), reversed(self._named), strict=True)
+            self._places = {
+                (k, o): address for found, (k, o, _), (_, address) in listed if found[0] is not None
+            }
         return self._places.get((kind, old))
 
     def _conditional(self, kind: str, query: str) -> str:
@@ -202,13 +223,10 @@ class Document:
     def _by_identifier(self) -> dict[tuple[str, str], str]:
         if self._identifiers is None:
             self._identifiers = {}
-            for resource, identity in self.entries:
+            for (_, resource, kind, _, _), (_, address) in zip(self._found, self._named, strict=True):
                 for each in _identifiers(resource):
-                    key = (
-                        str(resource.get("resourceType")),
-                        f"{each.get('system', '')}|{each.get('value', '')}",
-                    )
-                    self._identifiers.setdefault(key, self.names.address(identity))
+                    key = (kind, f"{each.get('system', '')}|{each.get('value', '')}")
+                    self._identifiers.setdefault(key, address)
         return self._identifiers
 
 
@@ -241,6 +259,11 @@ def _identifiers(resource: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
 
 
+def _otherwise(resource: dict[str, Any], full_url: Any) -> str:
+    """What an entry without an id is known by."""
+    return full_url if full_url.__class__ is str and full_url else _content(resource)
+
+
 def _content(resource: dict[str, Any]) -> str:
     # A resource without an id is told apart by what it holds; only the keyed digest of this is ever used.
     return repr(resource)
@@ -265,10 +288,10 @@ def remap(_: Settings, node: Node) -> Handler:
         except (KeyError, TypeError):
             return general(value, scope)
         if len(value) == 1:
-            return {"reference": new}
+            return new
         if len(value) == 2 and "display" in value:
             scope.seen(display)
-            return {"reference": new}
+            return new
         return general(value, scope)
 
     def general(value: Any, scope: Scope) -> Any:
@@ -282,8 +305,8 @@ def remap(_: Settings, node: Node) -> Handler:
         if reference.__class__ is str and reference:
             if reference[0] == "#":
                 return _contained(reference, scope, node)
-            new = scope.document.resolve(reference)
-            return {"reference": new, "type": kind} if kind else {"reference": new}
+            new = scope.document.pointer(reference)
+            return {**new, "type": kind} if kind else new
         by = value.get("identifier")
         if by.__class__ is dict and by.get("value").__class__ is str:
             system = by.get("system")

@@ -32,7 +32,12 @@ $some
 return finish(out, value, scope, full)
 """
 _LIST = """\
-if v.__class__ is list:
+if v.__class__ is list and len(v) == 1:
+    (v,) = v
+$one
+    if made is not None:
+        made = [made]
+elif v.__class__ is list:
     many = []
     for v in v:
 $body
@@ -77,7 +82,7 @@ def usual_list(handler: Handler, one: Handler) -> Handler:
     known = _USUAL.get(one) or Usual("made = $one(v, scope)", {"one": one})
     # Inside a list the slow way for a value is the value's handler, outside it is the list's.
     inner = Template(known.text).safe_substitute(slow="$inner")
-    text = Template(_LIST).substitute(body=indent(inner, " " * 8))
+    text = Template(_LIST).substitute(one=indent(inner, " " * 4), body=indent(inner, " " * 8))
     return usual(handler, text, inner=one, **known.values)
 
 
@@ -90,13 +95,14 @@ class Shape(Dropped):
         full: How many elements an object has that lacks nothing; -1 if every one lacks something.
         finish: Makes what is left of an object valid.
         settled: Whether an object that lacks nothing is valid as it is.
+        instead: Told the function that takes over from the steps.
 
     >>> shape = Shape((("a", lambda value, scope: value),), (), 1, lambda out, *_: out, settled=True)
-    >>> shape.run({"a": 1}, None)
+    >>> shape.step_by_step({"a": 1}, None)
     {'a': 1}
     """
 
-    __slots__ = ("_left", "finish", "full", "run", "settled", "steps")
+    __slots__ = ("_instead", "_left", "finish", "full", "settled", "steps")
 
     def __init__(
         self,
@@ -106,17 +112,17 @@ class Shape(Dropped):
         finish: Finish,
         *,
         settled: bool,
+        instead: Callable[[Run], None] = lambda run: None,
     ) -> None:
         super().__init__(drops)
         self.steps, self.full, self.finish, self.settled = steps, full, finish, settled
-        self._left = _OFTEN
-        self.run: Run = self._step_by_step
+        self._left, self._instead = _OFTEN, instead
 
-    def _step_by_step(self, value: dict[str, Any], scope: Scope) -> Any:
+    def step_by_step(self, value: dict[str, Any], scope: Scope) -> Any:
         """What stays of an object; after some times a function of its own takes over."""
         self._left -= 1
         if self._left == 0:
-            self.run = written_out(self)
+            self._instead(written_out(self))
         if self.drops:
             scope.seen(self)
         out = {}

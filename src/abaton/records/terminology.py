@@ -117,13 +117,16 @@ try:
         made = None
 except (KeyError, TypeError, ValueError):
     made = None
-if made is None or len(one) != 3 or "display" not in one:
+if made is None:
     made = $slow(v, scope)
-elif len(v) == 2 and "text" in v:
-    seen($both)
-elif len(v) == 1:
-    seen($display)
-else:
+elif len(one) == 3 and "display" in one:
+    if len(v) == 2 and "text" in v:
+        seen($both)
+    elif len(v) == 1:
+        seen($display)
+    else:
+        made = $slow(v, scope)
+elif len(one) != 2 or len(v) != 1:
     made = $slow(v, scope)"""
 
 
