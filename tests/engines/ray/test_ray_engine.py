@@ -215,16 +215,36 @@ def test_an_asynchronous_run_that_is_cut_off_goes_on_from_its_journal(tmp_path):
         assert len(tasks) == len(set(tasks))
 
 
+BAD = {"broken", "unmade", "mortal", "liar"}
+
+
+def with_bad_learners(rounds: int) -> Rules:
+    return Rules(learners=2 + len(BAD), rounds=rounds, pacing=Asynchronous(), training=odd.SETTINGS)
+
+
 def test_a_run_with_bad_learners_ends_well_and_nothing_of_their_errors_is_kept(tmp_path):
-    names = ("a", "b", "broken", "unmade", "mortal", "liar")
-    rules = Rules(learners=len(names), rounds=8, pacing=Asynchronous(), training=odd.SETTINGS)
     with Store(tmp_path / "store") as store:
-        outcome = drive(store, "r", rules, on_ray(*names, states=tmp_path / "states"))
+        engine = on_ray("a", "b", *sorted(BAD), states=tmp_path / "states")
+        outcome = drive(store, "r", with_bad_learners(8), engine)
         assert outcome.version == 8
-        failed = [e for row in Journal(store, "r").rows() if isinstance(e := from_row(*row), Failed)]
-        # Whose worker starts late may not have been heard of when the run ends; each alone is in the test of failures.
-        assert {e.learner for e in failed} <= {"broken", "unmade", "mortal", "liar"}
-        assert failed
+        events = [from_row(*row) for row in Journal(store, "r").rows()]
+        assert {e.learner for e in events if isinstance(e, Failed)} <= BAD
+    assert not odd.folder_holds(tmp_path, b"4711")
+
+
+def test_every_bad_learner_is_heard_of_in_a_run_that_lasts(tmp_path):
+    failed, heard = set(), []
+
+    def watch(state: object, event: object) -> None:
+        heard.append(event)
+        if isinstance(event, Failed):
+            failed.add(event.learner)
+        if failed == BAD or len(heard) > 5000:  # how soon a worker dies is the machine's affair
+            raise Cut
+
+    with Store(tmp_path / "store") as store, pytest.raises(Cut):
+        drive(store, "r", with_bad_learners(100_000), on_ray("a", "b", *sorted(BAD)), watch)
+    assert failed == BAD
     assert not odd.folder_holds(tmp_path, b"4711")
 
 
