@@ -105,7 +105,7 @@ class Odd(Learner):
 
     def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
         if self.name == "broken":
-            raise LayoutError("patient 4711 is not finite")
+            raise LayoutError("patient Zanzibar-4711 is not finite")
         if os.getpid() != TESTS and self.name == "slow":
             time.sleep(0.1)
         if os.getpid() != TESTS and self.name == "leaver":
@@ -120,7 +120,7 @@ class Odd(Learner):
 
     def evaluate(self, model: np.ndarray) -> tuple[float, ...]:
         if self.name == "broken":
-            raise LayoutError("patient 4711 is not finite")
+            raise LayoutError("patient Zanzibar-4711 is not finite")
         return super().evaluate(model)
 
 
@@ -240,7 +240,7 @@ def test_a_learner_that_fails_is_a_failed_task_with_a_plain_reason_and_others_go
         events = {e.task: e for e in heard(engine, 3)}
         assert isinstance(events["a"], Arrived)
         assert [events[t].reason for t in ("b", "e@broken")] == ["task was refused"] * 2
-        assert "4711" not in repr(events)
+        assert "Zanzibar" not in repr(events)
         engine.submit([train("broken", "again")])
         assert isinstance(heard(engine, 1)[0], Failed), "it is asked again as if nothing had happened"
 

@@ -36,7 +36,7 @@ class Odd(Learner):
             case "nan":
                 return Update(made.payload, made.steps, float("nan"))
             case "broken":
-                raise ZeroDivisionError("patient 4711")
+                raise ZeroDivisionError("patient Zanzibar-4711")
             case "mortal" if not settings.momentum:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleeper":
@@ -57,7 +57,7 @@ class Odd(Learner):
 def remade(about: Mapping[str, Any], train: Examples, validation: Examples | None) -> Learner:
     """A learner, on a worker; one that cannot be made speaks of what it has seen."""
     if about["name"] == "unmade":
-        raise ZeroDivisionError("patient 4711")
+        raise ZeroDivisionError("patient Zanzibar-4711")
     return Odd(about["name"], MODEL, train, parse(about["codec"]), 0, validation=validation)
 
 
@@ -102,7 +102,7 @@ def folder_holds(folder: Path, text: bytes) -> bool:
 
 def fail(*_: object) -> None:
     """Work that speaks of what it has seen."""
-    raise ZeroDivisionError("patient 4711")
+    raise ZeroDivisionError("patient Zanzibar-4711")
 
 
 def die_once(path: str) -> str:

@@ -82,7 +82,7 @@ def test_a_learner_that_misbehaves_is_a_failed_task_with_a_plain_reason_and_othe
         events = {event.task: event for event in odd.heard(ray, 1 + len(REASONS))}
         assert isinstance(events.pop("a"), Arrived)
         assert {name: event.reason for name, event in events.items()} == REASONS
-        assert "4711" not in repr(events)
+        assert "Zanzibar" not in repr(events)
         ray.submit([odd.task("mortal", "again", momentum=0.5)])
         assert isinstance(odd.heard(ray, 1)[0], Arrived), "another worker takes its next task"
 
@@ -120,7 +120,7 @@ def test_a_worker_that_raises_outside_of_a_learner_tells_nothing_of_why():
     import ray as real
 
     def fails(*_: object) -> None:
-        raise RuntimeError("patient 4711")
+        raise RuntimeError("patient Zanzibar-4711")
 
     with odd.engine("a") as ray:
         odd.heard(ray, 1)
@@ -229,7 +229,7 @@ def test_a_run_with_bad_learners_ends_well_and_nothing_of_their_errors_is_kept(t
         assert outcome.version == 8
         events = [from_row(*row) for row in Journal(store, "r").rows()]
         assert {e.learner for e in events if isinstance(e, Failed)} <= BAD
-    assert not odd.folder_holds(tmp_path, b"4711")
+    assert not odd.folder_holds(tmp_path, b"Zanzibar")
 
 
 def test_every_bad_learner_is_heard_of_in_a_run_that_lasts(tmp_path):
@@ -245,7 +245,7 @@ def test_every_bad_learner_is_heard_of_in_a_run_that_lasts(tmp_path):
     with Store(tmp_path / "store") as store, pytest.raises(Cut):
         drive(store, "r", with_bad_learners(100_000), on_ray("a", "b", *sorted(BAD)), watch)
     assert failed == BAD
-    assert not odd.folder_holds(tmp_path, b"4711")
+    assert not odd.folder_holds(tmp_path, b"Zanzibar")
 
 
 def test_nothing_calls_home_and_there_is_no_dashboard():
@@ -271,4 +271,4 @@ def test_a_cluster_of_several_machines_is_found_by_its_address_and_may_lose_one(
     assert told["whole"] == told["virtual"], "with all machines: the same digests"
     assert told["version"] == 4, "with one machine less the run still comes to its end"
     assert set(told["reasons"]) <= {"process ended"}
-    assert "4711" not in done.stderr
+    assert "Zanzibar" not in done.stderr
