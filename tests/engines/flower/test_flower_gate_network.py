@@ -1,0 +1,149 @@
+"""The gate before a real SuperLink: nodes join and answer through it, and it is closed to whoever has no more than
+the authority's certificate, as every invited site has."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.engines.flower.programs import Federation, running
+
+from abaton.engines.flower.centre import Centre
+from abaton.engines.flower.certificates import node_key
+from abaton.engines.flower.gate import PASSED
+from abaton.engines.flower.keeper import surroundings
+
+pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("gate")]
+
+SERVER = """from pathlib import Path
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    Path("{}").write_text("ran")
+"""
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("gate")
+    with running(folder, ["a"], "tests.engines.flower.test_resident:open_echo") as made:
+        yield made
+
+
+def ask_all(federation: Federation, name: str) -> None:
+    report = federation.folder / name
+    about = json.dumps({"nodes": 2, "report": str(report)})
+    federation.centre.submit("tests.engines.flower.knocking:conduct", about)
+    federation.tend(report.exists, patience=300.0)
+    federation.tend(lambda: report.read_text() == "2", patience=10.0)
+
+
+def test_nodes_join_and_answer_through_the_gate(federation):
+    ask_all(federation, "first")
+    assert listening(settings(federation.centre)["link"].rpartition(":")[2]) == {"127.0.0.1"}
+
+
+def listening(port: str) -> set[str]:
+    """The addresses at which somebody listens on a port, as the kernel tells them."""
+    found = set()
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        (host, at), state = row.split()[1].split(":"), row.split()[3]
+        if int(at, 16) == int(port) and state == "0A":
+            found.add(".".join(str(byte) for byte in reversed(bytes.fromhex(host))))
+    return found
+
+
+def settings(centre: Centre) -> dict[str, str]:
+    return dict(json.loads((centre.folder / "gate.json").read_text()))
+
+
+def test_no_command_of_flowers_is_obeyed_at_the_port_that_sites_dial(federation, tmp_path):
+    own, ran = federation.folder / "certificates" / "ca.pem", tmp_path / "ran"
+    app, home = tmp_path / "app", tmp_path / "flwr"
+    for folder in (app / "guest", home):
+        folder.mkdir(parents=True)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "c"\n\n[superlink.c]\naddress = "{federation.centre.address}"\n'
+        f'root-certificates = "{own}"\n'
+    )
+    text = (federation.centre.folder / "app" / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(
+        text.replace("abaton_app", "guest").replace("abaton-app", "guest-app")
+    )
+    (app / "guest" / "__init__.py").write_text("")
+    (app / "guest" / "client.py").write_text("from flwr.clientapp import ClientApp\napp = ClientApp()\n")
+    (app / "guest" / "server.py").write_text(SERVER.format(ran))
+    _, public = node_key(tmp_path / "key")
+    for words in (["supernode", "register", str(public)], ["run", str(app)], ["ls"], ["supernode", "list"]):
+        done = subprocess.run(
+            ["flwr", *words, "--format", "json"], env=surroundings(home), capture_output=True, text=True
+        )
+        assert '"success": true' not in done.stdout, words
+        assert done.returncode != 0 or '"success": false' in done.stdout, (words, done.stdout)
+    assert len(runs(federation.centre)) == 1, "the centre's own commands work, and know of no run but its own"
+    assert not ran.exists()
+
+
+def runs(centre: Centre) -> list[str]:
+    done = subprocess.run(
+        ["flwr", "ls", "--format", "json"],
+        env=surroundings(centre.folder / "flwr"),
+        capture_output=True,
+        text=True,
+    )
+    return [row["run-id"] for row in json.loads(done.stdout[done.stdout.find("{") :])["runs"]]
+
+
+def test_of_all_that_a_superlink_serves_only_what_nodes_ask_for_is_passed(federation):
+    from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+
+    served = {path for _, path in PROTOBUF_REQUEST_TYPES}
+    assert set(PASSED.values()) < served
+    assert {path.split("/")[2] for path in served} == {"control", "fleet", "runtime"}
+    told = settings(federation.centre)
+    inner = ssl.create_default_context(cafile=told["authority"])
+    outer = ssl.create_default_context(cafile=str(federation.folder / "certificates" / "ca.pem"))
+    kind = {"content-type": "text/plain"}  # nothing is done by it, but it shows who answers
+    with httpx.Client(verify=inner) as inside, httpx.Client(verify=outer) as outside:
+        for path in sorted(served):
+            there = inside.post(f"https://{told['link']}{path}", headers=kind, content=b"x").status_code
+            here = outside.post(f"https://{federation.centre.address}{path}", headers=kind, content=b"x")
+            assert there != 404, path
+            assert here.status_code == (there if path in PASSED.values() else 404), path
+        for path in ("/health", "/docs", "/openapi.json"):
+            assert inside.get(f"https://{told['link']}{path}").status_code == 200
+            assert outside.get(f"https://{federation.centre.address}{path}").status_code == 404
+        unsigned = {"content-type": "application/protobuf"}
+        passed = outside.post(f"https://{federation.centre.address}/v1/fleet/activate-node", headers=unsigned)
+        assert passed.status_code == 401, "and the SuperLink asks nodes for their signature, as before"
+
+
+def test_a_killed_gate_is_started_again_and_the_nodes_go_on(federation):
+    before = gates(federation.centre.folder)
+    assert len(before) == 1
+    os.kill(before[0], signal.SIGKILL)
+    federation.tend(lambda: any("gate ended (code -9)" in line for line in federation.said), patience=60.0)
+    federation.tend(lambda: bool(gates(federation.centre.folder)), patience=60.0)
+    ask_all(federation, "second")
+
+
+def gates(folder: Path) -> list[int]:
+    """The processes that are this centre's gate."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if "abaton.engines.flower.gate" in command and str(folder) in command:
+            found.append(int(path.parent.name))
+    return found
