@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from abaton.engines.flower.gate import PASSED, Bounds, Gate, configure, dial
 from abaton.engines.flower.nodes import free_port
 
 SIGNED = {"flwr-public-key": "key", "flwr-signature": "signature", "flwr-timestamp": "now"}
+PUSH = "/v1/fleet/push-messages"
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
@@ -53,7 +55,7 @@ def asked(link: Link, method: str, path: str, bounds: Bounds | None = None, **wo
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("path", sorted(PASSED.values()))
+@pytest.mark.parametrize("path", sorted(set(PASSED.values()) - {PUSH}))
 def test_what_a_node_asks_for_is_passed_with_its_signature_and_answered(path):
     link = Link()
     told = {**SIGNED, "content-type": "application/protobuf", "flwr-package-version": "1.41.0"}
@@ -96,6 +98,37 @@ def test_whatever_else_is_asked_never_reaches_the_superlink(method, path):
     link = Link()
     answer = asked(link, method, path, content=b"abc", headers=SIGNED)
     assert (answer.status_code, answer.content, link.heard) == (404, b"", [])
+
+
+def pushed(node: int, *heads: tuple[int, str]) -> bytes:
+    """What a node pushes: messages with a sender and what they answer."""
+    fleet = pytest.importorskip("flwr.proto.fleet_pb2", reason="Flower is missing: install abaton[flower]")
+    message, nodes = import_module("flwr.proto.message_pb2"), import_module("flwr.proto.node_pb2")
+    messages = [
+        message.Message(metadata=message.Metadata(src_node_id=source, reply_to_message_id=to, run_id=1))
+        for source, to in heads
+    ]
+    return bytes(
+        fleet.PushMessagesRequest(node=nodes.Node(node_id=node), messages_list=messages).SerializeToString()
+    )
+
+
+def test_a_node_pushes_answers_in_its_own_name():
+    link = Link()
+    body = pushed(7, (7, "asked"))
+    assert asked(link, "POST", PUSH, content=body, headers=SIGNED).content == body[::-1]
+    assert asked(link, "POST", PUSH, content=pushed(7), headers=SIGNED).status_code == 200
+    assert len(link.heard) == 2
+
+
+@pytest.mark.parametrize(
+    "heads", [[(1, "")], [(7, "")], [(8, "asked")], [(7, "asked"), (8, "asked")], [(0, "asked")]]
+)
+def test_and_none_in_the_name_of_the_controller_or_another_node(heads):
+    link = Link()
+    for body in (pushed(7, *heads), b"no protobuf"):
+        assert asked(link, "POST", PUSH, content=body, headers=SIGNED).status_code == 404
+    assert link.heard == []
 
 
 def test_headers_that_nodes_do_not_send_stay_outside():
@@ -212,6 +245,7 @@ def trusted(own: Certificates) -> ssl.SSLContext:
 
 
 def test_the_program_passes_over_tls_on_both_sides_and_logs_nothing(own, tmp_path):
+    pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
     port, link, file = free_port(), free_port(), tmp_path / "gate.json"
     file.write_text(json.dumps(settings(own, port, link)))
     command = [sys.executable, "-m", "abaton.engines.flower.gate", str(file)]

@@ -118,13 +118,14 @@ def test_of_all_that_a_superlink_serves_only_what_nodes_ask_for_is_passed(federa
             there = inside.post(f"https://{told['link']}{path}", headers=kind, content=b"x").status_code
             here = outside.post(f"https://{federation.centre.address}{path}", headers=kind, content=b"x")
             assert there != 404, path
-            assert here.status_code == (there if path in PASSED.values() else 404), path
+            passed = path in PASSED.values() and path != "/v1/fleet/push-messages"  # whose body is looked at
+            assert here.status_code == (there if passed else 404), path
         for path in ("/health", "/docs", "/openapi.json"):
             assert inside.get(f"https://{told['link']}{path}").status_code == 200
             assert outside.get(f"https://{federation.centre.address}{path}").status_code == 404
         unsigned = {"content-type": "application/protobuf"}
-        passed = outside.post(f"https://{federation.centre.address}/v1/fleet/activate-node", headers=unsigned)
-        assert passed.status_code == 401, "and the SuperLink asks nodes for their signature, as before"
+        asked = outside.post(f"https://{federation.centre.address}/v1/fleet/activate-node", headers=unsigned)
+        assert asked.status_code == 401, "and the SuperLink asks nodes for their signature, as before"
 
 
 def test_a_killed_gate_is_started_again_and_the_nodes_go_on(federation):

@@ -7,8 +7,9 @@ Invariants:
 (1) a request is passed only if its method, its address and its headers are on the lists below; the passed request is
 made anew from them, so that nothing else that was sent reaches the SuperLink;
 (2) whether a node may ask is the SuperLink's to say, by the node's signature, which is passed as it is;
-(3) no body is held beyond a size, all bodies together neither, and nobody is waited for without end;
-(4) nothing of a request is logged.
+(3) a node pushes answers in its own name; the SuperLink would take messages in the controller's, to other nodes;
+(4) no body is held beyond a size, all bodies together neither, and nobody is waited for without end;
+(5) nothing of a request is logged.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _ASKED = (
 PASSED = {f"/v1/fleet/{name}".encode(): f"/v1/fleet/{name}" for name in _ASKED}
 """What a node with a key asks for. Not among them: to register itself, which is the centre's to do."""
 
+_PUSH = "/v1/fleet/push-messages"
+
 _SIGNED = (b"flwr-public-key", b"flwr-signature", b"flwr-timestamp")
 _VERSION = (b"flwr-package-name", b"flwr-package-version", b"flwr-component-name")
 _TO_LINK = {b"accept", b"content-type", *_SIGNED, *_VERSION}
@@ -69,7 +72,7 @@ class Bounds:
     seconds: float = 120.0
     link_seconds: float = 30.0
     connections: int = 512
-    each: int = 128
+    each: int = 256
 
 
 class Gate:
@@ -103,6 +106,8 @@ class Gate:
             status = await self._read(receive, body)
             if status:
                 return _refusal(status)
+            if path == _PUSH and not only_answers(bytes(body)):
+                return _refusal(_NO_SUCH)
             return await self._pass(path, scope["headers"], bytes(body))
         finally:
             self._held -= len(body)
@@ -137,6 +142,19 @@ class Gate:
             return _refusal(_NO_LINK)
         back = [(name.lower(), value) for name, value in answer.headers.raw]
         return answer.status_code, [each for each in back if each[0] in _TO_NODE], answer.content
+
+
+def only_answers(body: bytes) -> bool:
+    """Whether a node pushes nothing but answers in its own name; that the name is its own the SuperLink looks after."""
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from google.protobuf.message import DecodeError
+
+    try:
+        pushed = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    heads = [message.metadata for message in pushed.messages_list]
+    return all(head.reply_to_message_id and head.src_node_id == pushed.node.node_id for head in heads)
 
 
 def _refusal(status: int) -> tuple[int, Headers, bytes]:
@@ -198,6 +216,7 @@ def configure(gate: Gate, bounds: Bounds, settings: dict[str, Any]) -> uvicorn.C
 def main(words: list[str]) -> None:
     """The program: listens where a file of settings says until it is ended."""
     settings: dict[str, Any] = json.loads(Path(words[0]).read_text())
+    only_answers(b"")  # loads what it needs, which takes a second, before anybody waits
     bounds = Bounds()
     gate = Gate(dial(settings["link"], Path(settings["authority"]), bounds), bounds)
     uvicorn.Server(configure(gate, bounds, settings)).run()
