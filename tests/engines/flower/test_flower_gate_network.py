@@ -8,11 +8,15 @@ import os
 import signal
 import ssl
 import subprocess
+import time
+from base64 import b64encode
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from tests.engines.flower.programs import Federation, running
 
 from abaton.engines.flower.centre import Centre
@@ -148,3 +152,54 @@ def gates(folder: Path) -> list[int]:
         if "abaton.engines.flower.gate" in command and str(folder) in command:
             found.append(int(path.parent.name))
     return found
+
+
+def test_an_admitted_node_cannot_write_to_others_in_the_controllers_name(federation):
+    """The SuperLink alone would pass it on, so that it is the gate that keeps it out."""
+    centre = federation.centre
+    run = centre.submit("tests.engines.flower.knocking:conduct", '{"nodes": 99}')
+    federation.tend(lambda: centre.state(run) == "running", patience=120.0)
+    nodes = {role: node for node, (_, role) in centre.admitted().items()}
+    told, log = settings(centre), federation.folder / "a" / "logs" / "evaluate.log"
+    ways = [
+        (str(centre.address), federation.folder / "certificates" / "ca.pem", "a" * 64, 404),
+        (told["link"], Path(told["authority"]), "b" * 64, 200),
+    ]
+    for address, authority, name, status in ways:
+        body = forged(int(run), nodes["train"], nodes["evaluate"], name)
+        trusted = ssl.create_default_context(cafile=str(authority))
+        headers = signed(federation.sites["a"].key("train"))
+        url = f"https://{address}/v1/fleet/push-messages"
+        assert httpx.post(url, content=body, headers=headers, verify=trusted).status_code == status
+    federation.tend(lambda: "b" * 64 in log.read_text(), patience=60.0)
+    assert "a" * 64 not in log.read_text()
+
+
+def forged(run: int, source: int, target: int, name: str) -> bytes:
+    """A message of one node to another as if it were the controller's."""
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+    from flwr.proto.node_pb2 import Node
+    from flwr.proto.recorddict_pb2 import RecordDict
+
+    head = Metadata(
+        run_id=run, message_id=name, src_node_id=1, dst_node_id=target, created_at=time.time(), ttl=300.0,
+        message_type="query",
+    )  # fmt: skip
+    return PushMessagesRequest(
+        node=Node(node_id=source), messages_list=[Message(metadata=head, content=RecordDict())],
+        message_object_trees=[ObjectTree(object_id=name)], clientapp_runtime_list=[1.0],
+    ).SerializeToString()  # fmt: skip
+
+
+def signed(path: Path) -> dict[str, str]:
+    """The headers of a node with a key."""
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    key, now = load_ssh_private_key(path.read_bytes(), None), datetime.now(UTC).isoformat()
+    return {
+        "content-type": "application/protobuf",
+        "flwr-public-key": b64encode(public_key_to_bytes(key.public_key())).decode(),
+        "flwr-timestamp": now,
+        "flwr-signature": b64encode(sign_message(key, now.encode())).decode(),
+    }
