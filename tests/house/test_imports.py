@@ -17,13 +17,14 @@ MAY_USE = {
     "files": set(),
     "canonical": {"errors"},
     "software": set(),
+    "listening": set(),
     "vectors": {"errors"},
     "codecs": {"errors", "vectors"},
     "control": {"errors", "vectors", "codecs"},
     "learning": {"errors", "vectors", "codecs", "control"},
     "records": {"errors", "files"},
     "store": {"errors", "files"},
-    "governance": {"errors", "canonical", "files", "records", "store"},
+    "governance": {"errors", "canonical", "files", "listening", "records", "store"},
     "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
     "federation": {
         "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
@@ -31,7 +32,7 @@ MAY_USE = {
     },
     "report": {"errors", "vectors", "store"},
     "dashboard": {"errors", "files", "report", "store", "governance"},
-    "engines": {"errors", "files", "vectors", "codecs", "control", "learning", "store"},
+    "engines": {"errors", "files", "listening", "vectors", "codecs", "control", "learning", "store"},
 }  # fmt: skip
 
 # Modules that are pure: no clock, socket, thread, file or framework.

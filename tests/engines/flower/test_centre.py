@@ -1,7 +1,8 @@
-"""A centre that uses a SuperLink of somebody else: what it says when that is not there, or not who it should be."""
+"""A centre and its SuperLink: its own, or somebody else's that is not there, or is not who it should be."""
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import threading
@@ -63,3 +64,21 @@ def test_sites_dial_the_name_and_the_centre_the_address(tmp_path):
     write_address(tmp_path, Address("10.0.0.7", 9443, "link.example.org"), own)
     address, _ = read_address(tmp_path)
     assert (str(address), address.near) == ("link.example.org:9443", "10.0.0.7:9443")
+
+
+def test_a_superlink_has_the_port_of_before_unless_somebody_else_took_it(tmp_path):
+    own = authority(tmp_path / "own")
+    centre = Centre(tmp_path, Address("127.0.0.1", 8443), own, print)
+    port = free_port()
+    (tmp_path / "gate.json").write_text(json.dumps({"link": f"127.0.0.1:{port}"}))
+    assert centre._port(own.authority) == port
+    with stranger(authority(tmp_path / "stranger")) as taken:
+        (tmp_path / "gate.json").write_text(json.dumps({"link": f"127.0.0.1:{taken}"}))
+        assert centre._port(own.authority) != taken
+
+
+def test_without_a_centre_no_command_of_flowers_is_started(tmp_path):
+    """It would dial a SuperLink of Flower's makers."""
+    centre = Centre(tmp_path, Address("127.0.0.1", 8443), authority(tmp_path / "own"), print)
+    with pytest.raises(SettingsError, match="the centre does not run"):
+        centre.admit(tmp_path / "key.pub", "a", "train")

@@ -92,7 +92,7 @@ def lived(federation: Federation, study: Study, how: str) -> Life:
         federation.until(lambda words=words: words in federation.said("centre"), words)
     federation.until(lambda: time.monotonic() > mended, "the cable")
     net.mend("switzerland")
-    federation.kill("flwr-serverapp", net.addresses["centre"])
+    federation.kill("flwr-serverapp", federation.store)
     federation.until(lambda: "is gone on with" in federation.said("centre"), "a new controller")
     before = federation.version()
     federation.until(lambda: federation.version() > before, "a version by the new controller")

@@ -1,6 +1,7 @@
-"""The research centre's programs: Flower's SuperLink, and the one that starts our controller for each run.
+"""The research centre's programs: Flower's SuperLink, the gate before it, and what starts our controller for each run.
 
 The SuperLink has a database and runs the controller in a process of its own, so that either survives the other's end.
+It listens on loopback, to the centre's own programs; sites reach the gate, which passes what nodes ask and no more.
 Only nodes whose key was admitted may connect, over TLS.
 """
 
@@ -8,45 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
+import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from abaton.engines.flower.certificates import Certificates
+from abaton.engines.flower.app import write_app
+from abaton.engines.flower.certificates import Certificates, issue
+from abaton.engines.flower.door import Door, is_free
 from abaton.engines.flower.keeper import Keeper, Program, call, surroundings
+from abaton.engines.flower.nodes import free_port
 from abaton.errors import SettingsError
 from abaton.files import replacing
 
-_APP = {
-    "pyproject.toml": """[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "abaton-app"
-version = "1.0.0"
-description = "Calls the Abaton that is installed where it runs; holds no code of its own."
-license = "Apache-2.0"
-dependencies = ["flwr>=1.41,<1.42"]
-
-[tool.flwr.app]
-publisher = "abaton"
-
-[tool.flwr.app.components]
-serverapp = "abaton_app.server:app"
-clientapp = "abaton_app.client:app"
-
-[tool.flwr.app.config]
-controller = ""
-about = ""
-""",
-    "abaton_app/__init__.py": '"""Abaton on Flower."""\n',
-    "abaton_app/server.py": "from abaton.engines.flower.grid import server_app\n\napp = server_app()\n",
-    "abaton_app/client.py": "from abaton.engines.flower.grid import client_app\n\napp = client_app()\n",
-}
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +35,7 @@ class Address:
 
     Attributes:
         host: the address it listens at; ``0.0.0.0`` for all of the machine's.
-        port: the one port that everybody dials.
+        port: the one port that sites dial.
         name: what sites dial, if that is another name; the certificate is for it.
 
     >>> str(Address("0.0.0.0", 8443, "centre.example.org"))
@@ -71,7 +51,7 @@ class Address:
 
     @property
     def near(self) -> str:
-        """Where the centre's own programs reach it."""
+        """Where it is reached from the centre itself."""
         every = self.host in ("0.0.0.0", "::")  # noqa: S104
         return f"{'127.0.0.1' if every else self.host}:{self.port}"
 
@@ -102,36 +82,35 @@ class Centre:
         embedded: bool = True,
     ) -> None:
         self.folder, self.address, self._certificates = folder, address, certificates
-        self.embedded = embedded
+        self.embedded, self._say = embedded, say
         self._env = surroundings(folder / "flwr")
-        self.link = Keeper(self._program("superlink", self._link()), say)
-        self.executor = Keeper(self._program("superexec", self._executor()), say)
+        self._kept: list[Keeper] = []
 
     def start(self, patience: float = 60.0) -> None:
         """Start everything and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._write_app()
+        link, authority = self.address.near, self._certificates.authority
         if self.embedded:
-            self.link.start()
-        self._wait(patience)
-        self.executor.start()
+            link, authority = self._open(patience)
+        else:
+            self._wait(Door("SuperLink", link, authority, 200), patience)
+        self._write_settings(link, authority)
+        self._keep("superexec", _executor(link, authority))
 
     def watch(self) -> None:
         """Start again what has ended."""
-        if self.embedded:
-            self.link.watch()
-        self.executor.watch()
+        for keeper in self._kept:
+            keeper.watch()
 
     def stop(self) -> None:
         """End everything."""
-        self.executor.stop()
-        self.link.stop()
+        while self._kept:
+            self._kept.pop().stop()
 
     def admit(self, public: Path, site: str, role: str) -> int:
         """Let the node with this key connect, as a site's; the number under which Flower knows it."""
-        self._write_app()
         command = ["flwr", "supernode", "register", str(public), "--format", "json"]
-        node = int(_json(call(command, self._env, where="admission"))["node-id"])
+        node = int(_json(self._call(command, "admission"))["node-id"])
         self._write_admitted(self.admitted() | {node: (site, role)})
         return node
 
@@ -140,7 +119,7 @@ class Centre:
         admitted = self.admitted()
         gone = [node for node, (owner, _) in admitted.items() if owner == site]
         for node in gone:
-            call(["flwr", "supernode", "unregister", str(node)], self._env, where="admission")
+            self._call(["flwr", "supernode", "unregister", str(node)], "admission")
         self._write_admitted({node: seat for node, seat in admitted.items() if node not in gone})
         return gone
 
@@ -153,11 +132,11 @@ class Centre:
         settings = self.folder / "run.toml"
         settings.write_text(f"controller = {json.dumps(controller)}\nabout = {json.dumps(about)}\n")
         command = ["flwr", "run", str(self.folder / "app"), "--run-config", str(settings), "--format", "json"]
-        return str(_json(call(command, self._env, where="run"))["run-id"])
+        return str(_json(self._call(command, "run"))["run-id"])
 
     def state(self, run: str) -> str:
         """What has become of a run, in Flower's words, such as `running` or `finished:completed`."""
-        rows = _json(call(["flwr", "ls", "--format", "json"], self._env, where="run"))["runs"]
+        rows = _json(self._call(["flwr", "ls", "--format", "json"], "run"))["runs"]
         found = [str(row["status"]) for row in rows if str(row["run-id"]) == run]
         return found[0] if found else "unknown"
 
@@ -165,61 +144,80 @@ class Centre:
         with replacing(self.folder / "admitted.json") as begun:
             begun.write_text(json.dumps({str(node): seat for node, seat in admitted.items()}, indent=2))
 
-    def _program(self, name: str, command: list[str]) -> Program:
-        return Program(name, command, self._env, self.folder / "logs" / f"{name}.log")
+    def _call(self, command: list[str], where: str) -> str:
+        """Let a command of Flower's speak to the SuperLink; without our settings it would dial one of Flower's."""
+        if not self._settings.exists():
+            raise SettingsError(
+                "the centre does not run", where=str(self.folder), remedy="run 'abaton serve --engine flower'"
+            )
+        return call(command, self._env, where=where)
 
-    def _link(self) -> list[str]:
-        own, address = self._certificates, self.address
-        return [
-            *("flower-superlink", "--host", address.host, "--port", str(address.port)),
-            *("--isolation", "process", "--database", str(self.folder / "superlink.db")),
-            *("--ssl-certfile", str(own.certificate), "--ssl-keyfile", str(own.key)),
-            *("--ssl-ca-certfile", str(own.authority), "--enable-supernode-auth"),
-            "--disable-runtime-dependency-installation",
-        ]
+    def _keep(self, name: str, command: list[str]) -> None:
+        keeper = Keeper(Program(name, command, self._env, self._log(name)), self._say)
+        self._kept.append(keeper)
+        keeper.start()
 
-    def _executor(self) -> list[str]:
-        authority = str(self._certificates.authority)
-        return [
-            "flower-superexec",
-            "--runtime-api-address",
-            self.address.near,
-            "--root-certificates",
-            authority,
-        ]
+    def _log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
 
-    def _write_app(self) -> None:
-        for name, text in _APP.items():
-            path = self.folder / "app" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        home = self.folder / "flwr"
-        home.mkdir(exist_ok=True)
-        authority = json.dumps(str(self._certificates.authority.resolve()))
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "centre"\n\n[superlink.centre]\naddress = "{self.address.near}"\n'
-            f"root-certificates = {authority}\n"
+    @property
+    def _settings(self) -> Path:
+        return self.folder / "flwr" / "config.toml"
+
+    def _open(self, patience: float) -> tuple[str, Path]:
+        """Start SuperLink and gate; where the SuperLink is reached, and what its certificate is signed with.
+
+        It has an authority of its own, which nobody else is given: a given certificate need not be for loopback.
+        """
+        own = issue(self.folder / "loopback", [_LOOPBACK], datetime.now(UTC))
+        link = f"{_LOOPBACK}:{self._port(own.authority)}"
+        self._keep("superlink", _superlink(link, own, self.folder / "superlink.db"))
+        self._wait(Door("SuperLink", link, own.authority, 200), patience)
+        address, outer = self.address, self._certificates
+        told = {"host": address.host, "port": address.port, "link": link, "authority": str(own.authority)}
+        told |= {"certificate": str(outer.certificate), "key": str(outer.key)}
+        with replacing(self._gate) as begun:
+            begun.write_text(json.dumps(told, indent=2))
+        self._keep("gate", [sys.executable, "-m", "abaton.engines.flower.gate", str(self._gate)])
+        name = str(address).rpartition(":")[0]
+        self._wait(Door("gate", address.near, outer.authority, 404, name), patience)
+        return link, own.authority
+
+    @property
+    def _gate(self) -> Path:
+        return self.folder / "gate.json"
+
+    def _port(self, authority: Path) -> int:
+        """The SuperLink's port: that of before, where one that outlived its service is found, unless it is taken."""
+        with suppress(FileNotFoundError):
+            link = str(json.loads(self._gate.read_text())["link"])
+            if is_free(link) or not Door("SuperLink", link, authority, 200).trouble():
+                return int(link.rpartition(":")[2])
+        return free_port()
+
+    def _write_settings(self, link: str, authority: Path) -> None:
+        """What Flower's commands need: the app, and where the SuperLink is."""
+        write_app(self.folder / "app")
+        self._settings.parent.mkdir(exist_ok=True)
+        trusted = json.dumps(str(authority.resolve()))
+        self._settings.write_text(
+            f'[superlink]\ndefault = "centre"\n\n[superlink.centre]\naddress = "{link}"\n'
+            f"root-certificates = {trusted}\n"
         )
 
-    def _wait(self, patience: float) -> None:
-        import httpx
-
-        trusted = ssl.create_default_context(cafile=str(self._certificates.authority))
+    def _wait(self, door: Door, patience: float) -> None:
         end = time.monotonic() + patience
         while time.monotonic() < end:
-            try:
-                if httpx.get(
-                    f"https://{self.address.near}/health", verify=trusted, trust_env=False
-                ).is_success:
-                    return
-            except httpx.TransportError as error:
-                if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                    raise self._untrusted(str(error)) from None
-                time.sleep(0.2)
+            said = door.trouble()
+            if not said:
+                return
+            if "CERTIFICATE_VERIFY_FAILED" in said:
+                raise self._untrusted(said)
+            time.sleep(0.2)
         raise SettingsError(
-            "the SuperLink does not answer",
-            where=str(self.address),
-            remedy=f"see {self.link.program.log}" if self.embedded else "ask whoever runs it",
+            f"the {door.what} does not answer",
+            where=door.address,
+            remedy=f"see {self._log(door.what.lower())}" if self.embedded else "ask whoever runs it",
         )
 
     def _untrusted(self, said: str) -> SettingsError:
@@ -236,6 +234,21 @@ class Centre:
             where=str(self._certificates.certificate),
             remedy="renew it: without given certificates a new one is made at each start",
         )
+
+
+def _superlink(link: str, own: Certificates, database: Path) -> list[str]:
+    host, _, port = link.rpartition(":")
+    return [
+        *("flower-superlink", "--host", host, "--port", port),
+        *("--isolation", "process", "--database", str(database)),
+        *("--ssl-certfile", str(own.certificate), "--ssl-keyfile", str(own.key)),
+        *("--ssl-ca-certfile", str(own.authority), "--enable-supernode-auth"),
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def _executor(link: str, authority: Path) -> list[str]:
+    return ["flower-superexec", "--runtime-api-address", link, "--root-certificates", str(authority)]
 
 
 def write_address(folder: Path, address: Address, certificates: Certificates) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from abaton.errors import Refused, SettingsError
 from abaton.governance.service.app import make_app
 from abaton.governance.service.centre import Centre, Limits
 from abaton.governance.service.guard import App
+from abaton.listening import Impatient
 
 _HEAD_BYTES = 16 * 1024
 
@@ -129,38 +128,8 @@ class _Server(uvicorn.Server):
         self._ready(f"{'https' if self.config.is_ssl else 'http'}://{name}:{port}")
 
 
-def _impatient(seconds: float) -> type[H11Protocol]:
-    """Connections that are cut when the head of a request is not there in time; uvicorn alone would wait for ever."""
+def _impatient(seconds: float) -> type[Impatient]:
+    class Timed(Impatient):
+        head_seconds = seconds
 
-    class Impatient(H11Protocol):
-        _cut: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait()
-
-        def data_received(self, data: bytes) -> None:
-            if self._idle():
-                self._wait()
-            super().data_received(data)
-            if not self._idle():
-                self._stop_waiting()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_waiting()
-            super().connection_lost(exc)
-
-        def _idle(self) -> bool:
-            cycle = getattr(self, "cycle", None)
-            return cycle is None or cycle.response_complete
-
-        def _wait(self) -> None:
-            if self._cut is None:
-                self._cut = self.loop.call_later(seconds, self.transport.abort)
-
-        def _stop_waiting(self) -> None:
-            if self._cut is not None:
-                self._cut.cancel()
-                self._cut = None
-
-    return Impatient
+    return Timed

@@ -1,0 +1,205 @@
+"""The gate before a real SuperLink: nodes join and answer through it, and it is closed to whoever has no more than
+the authority's certificate, as every invited site has."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from tests.engines.flower.programs import Federation, running
+
+from abaton.engines.flower.centre import Centre
+from abaton.engines.flower.certificates import node_key
+from abaton.engines.flower.gate import PASSED
+from abaton.engines.flower.keeper import surroundings
+
+pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("gate")]
+
+SERVER = """from pathlib import Path
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    Path("{}").write_text("ran")
+"""
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("gate")
+    with running(folder, ["a"], "tests.engines.flower.test_resident:open_echo") as made:
+        yield made
+
+
+def ask_all(federation: Federation, name: str) -> None:
+    report = federation.folder / name
+    about = json.dumps({"nodes": 2, "report": str(report)})
+    federation.centre.submit("tests.engines.flower.knocking:conduct", about)
+    federation.tend(report.exists, patience=300.0)
+    federation.tend(lambda: report.read_text() == "2", patience=10.0)
+
+
+def test_nodes_join_and_answer_through_the_gate(federation):
+    ask_all(federation, "first")
+    assert listening(settings(federation.centre)["link"].rpartition(":")[2]) == {"127.0.0.1"}
+
+
+def listening(port: str) -> set[str]:
+    """The addresses at which somebody listens on a port, as the kernel tells them."""
+    found = set()
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        (host, at), state = row.split()[1].split(":"), row.split()[3]
+        if int(at, 16) == int(port) and state == "0A":
+            found.add(".".join(str(byte) for byte in reversed(bytes.fromhex(host))))
+    return found
+
+
+def settings(centre: Centre) -> dict[str, str]:
+    return dict(json.loads((centre.folder / "gate.json").read_text()))
+
+
+def test_no_command_of_flowers_is_obeyed_at_the_port_that_sites_dial(federation, tmp_path):
+    own, ran = federation.folder / "certificates" / "ca.pem", tmp_path / "ran"
+    app, home = tmp_path / "app", tmp_path / "flwr"
+    for folder in (app / "guest", home):
+        folder.mkdir(parents=True)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "c"\n\n[superlink.c]\naddress = "{federation.centre.address}"\n'
+        f'root-certificates = "{own}"\n'
+    )
+    text = (federation.centre.folder / "app" / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(
+        text.replace("abaton_app", "guest").replace("abaton-app", "guest-app")
+    )
+    (app / "guest" / "__init__.py").write_text("")
+    (app / "guest" / "client.py").write_text("from flwr.clientapp import ClientApp\napp = ClientApp()\n")
+    (app / "guest" / "server.py").write_text(SERVER.format(ran))
+    _, public = node_key(tmp_path / "key")
+    for words in (["supernode", "register", str(public)], ["run", str(app)], ["ls"], ["supernode", "list"]):
+        done = subprocess.run(
+            ["flwr", *words, "--format", "json"], env=surroundings(home), capture_output=True, text=True
+        )
+        assert '"success": true' not in done.stdout, words
+        assert done.returncode != 0 or '"success": false' in done.stdout, (words, done.stdout)
+    assert len(runs(federation.centre)) == 1, "the centre's own commands work, and know of no run but its own"
+    assert not ran.exists()
+
+
+def runs(centre: Centre) -> list[str]:
+    done = subprocess.run(
+        ["flwr", "ls", "--format", "json"],
+        env=surroundings(centre.folder / "flwr"),
+        capture_output=True,
+        text=True,
+    )
+    return [row["run-id"] for row in json.loads(done.stdout[done.stdout.find("{") :])["runs"]]
+
+
+def test_of_all_that_a_superlink_serves_only_what_nodes_ask_for_is_passed(federation):
+    from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+
+    served = {path for _, path in PROTOBUF_REQUEST_TYPES}
+    assert set(PASSED.values()) < served
+    assert {path.split("/")[2] for path in served} == {"control", "fleet", "runtime"}
+    told = settings(federation.centre)
+    inner = ssl.create_default_context(cafile=told["authority"])
+    outer = ssl.create_default_context(cafile=str(federation.folder / "certificates" / "ca.pem"))
+    kind = {"content-type": "text/plain"}  # nothing is done by it, but it shows who answers
+    with httpx.Client(verify=inner) as inside, httpx.Client(verify=outer) as outside:
+        for path in sorted(served):
+            there = inside.post(f"https://{told['link']}{path}", headers=kind, content=b"x").status_code
+            here = outside.post(f"https://{federation.centre.address}{path}", headers=kind, content=b"x")
+            assert there != 404, path
+            passed = path in PASSED.values() and path != "/v1/fleet/push-messages"  # whose body is looked at
+            assert here.status_code == (there if passed else 404), path
+        for path in ("/health", "/docs", "/openapi.json"):
+            assert inside.get(f"https://{told['link']}{path}").status_code == 200
+            assert outside.get(f"https://{federation.centre.address}{path}").status_code == 404
+        unsigned = {"content-type": "application/protobuf"}
+        asked = outside.post(f"https://{federation.centre.address}/v1/fleet/activate-node", headers=unsigned)
+        assert asked.status_code == 401, "and the SuperLink asks nodes for their signature, as before"
+
+
+def test_a_killed_gate_is_started_again_and_the_nodes_go_on(federation):
+    before = gates(federation.centre.folder)
+    assert len(before) == 1
+    os.kill(before[0], signal.SIGKILL)
+    federation.tend(lambda: any("gate ended (code -9)" in line for line in federation.said), patience=60.0)
+    federation.tend(lambda: bool(gates(federation.centre.folder)), patience=60.0)
+    ask_all(federation, "second")
+
+
+def gates(folder: Path) -> list[int]:
+    """The processes that are this centre's gate."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if "abaton.engines.flower.gate" in command and str(folder) in command:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_an_admitted_node_cannot_write_to_others_in_the_controllers_name(federation):
+    """The SuperLink alone would pass it on, so that it is the gate that keeps it out."""
+    centre = federation.centre
+    run = centre.submit("tests.engines.flower.knocking:conduct", '{"nodes": 99}')
+    federation.tend(lambda: centre.state(run) == "running", patience=120.0)
+    nodes = {role: node for node, (_, role) in centre.admitted().items()}
+    told, log = settings(centre), federation.folder / "a" / "logs" / "evaluate.log"
+    ways = [
+        (str(centre.address), federation.folder / "certificates" / "ca.pem", "a" * 64, 404),
+        (told["link"], Path(told["authority"]), "b" * 64, 200),
+    ]
+    for address, authority, name, status in ways:
+        body = forged(int(run), nodes["train"], nodes["evaluate"], name)
+        trusted = ssl.create_default_context(cafile=str(authority))
+        headers = signed(federation.sites["a"].key("train"))
+        url = f"https://{address}/v1/fleet/push-messages"
+        assert httpx.post(url, content=body, headers=headers, verify=trusted).status_code == status
+    federation.tend(lambda: "b" * 64 in log.read_text(), patience=60.0)
+    assert "a" * 64 not in log.read_text()
+
+
+def forged(run: int, source: int, target: int, name: str) -> bytes:
+    """A message of one node to another as if it were the controller's."""
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+    from flwr.proto.node_pb2 import Node
+    from flwr.proto.recorddict_pb2 import RecordDict
+
+    head = Metadata(
+        run_id=run, message_id=name, src_node_id=1, dst_node_id=target, created_at=time.time(), ttl=300.0,
+        message_type="query",
+    )  # fmt: skip
+    return PushMessagesRequest(
+        node=Node(node_id=source), messages_list=[Message(metadata=head, content=RecordDict())],
+        message_object_trees=[ObjectTree(object_id=name)], clientapp_runtime_list=[1.0],
+    ).SerializeToString()  # fmt: skip
+
+
+def signed(path: Path) -> dict[str, str]:
+    """The headers of a node with a key."""
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    key, now = load_ssh_private_key(path.read_bytes(), None), datetime.now(UTC).isoformat()
+    return {
+        "content-type": "application/protobuf",
+        "flwr-public-key": b64encode(public_key_to_bytes(key.public_key())).decode(),
+        "flwr-timestamp": now,
+        "flwr-signature": b64encode(sign_message(key, now.encode())).decode(),
+    }
