@@ -27,7 +27,7 @@ test: $(STAMP) ## Run the quick tests
 	@$(BIN)/python -m pytest -n 2
 
 test-all: $(STAMP) ## Run every test, also the slow ones and those that need real parts
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m ''
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m ''
 
 test-hosts: $(STAMP) ## Run whole federations over Flower, one after the other (needs the extra, and root for separate hosts)
 	@$(PIP) -e '.[flower]'

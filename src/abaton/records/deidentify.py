@@ -49,6 +49,7 @@ class _Kind(NamedTuple):
     marked: bool
     identifier: str
     always: bool
+    plain: bool
 
 
 class Deidentifier:
@@ -199,10 +200,11 @@ class Deidentifier:
             part = self._needed(resource, kind) if wants else resource
             if part is None and not self._wants_age(kind):
                 continue
-            old = resource.get("id") if clashing else None
-            qualify = old.__class__ is str and (kind, old) in clashing
             url = entry.get("fullUrl")
-            todo.append((part, resource, kind, url, server_of(url) if qualify else ""))
+            server = ""
+            if clashing and (old := resource.get("id")).__class__ is str and (kind, old) in clashing:
+                server = server_of(url)
+            todo.append((part, resource, kind, url, server))
         named = iter(document.enter([found for found in todo if found[2] != "Bundle"]))
         made = self._collect(document, todo, named, depth)
         if wants and not made:
@@ -293,6 +295,11 @@ class Deidentifier:
         if body is None:
             body = {}
             kind.repair(body, part, scope)
+        # Most resources need nothing but a head before their body: that is made in one go.
+        if kind.plain and not scope.used and "identifier" not in raw and "extension" not in body:
+            meta = self._kept_meta(raw["meta"]) if "meta" in raw else self._meta
+            self._notes.kept.append(name)
+            return {"resourceType": name, "id": identity, "meta": meta, "extension": self._marks, **body}
         out = self._head(raw, name, identity, marked=kind.marked)
         contained = self._contained(inside, scope) if scope.used else None
         if contained:
@@ -314,7 +321,9 @@ class Deidentifier:
         listed = fields.get("identifier")
         form = "" if listed is None or listed.type != "Identifier" else "many" if listed.many else "one"
         always = name in _IDENTIFIED or (listed is not None and listed.required)
-        made = _Kind(self.plan.body(name), Repair(name), "extension" in fields, form, always)
+        marked = "extension" in fields
+        plain = marked and not always and not self._paper
+        made = _Kind(self.plan.body(name), Repair(name), marked, form, always, plain)
         self._kinds[name] = made
         return made
 

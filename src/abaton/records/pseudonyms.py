@@ -188,7 +188,8 @@ def token_of(text: str) -> bytes | None:
 
 def as_uuid(token: bytes) -> str:
     """16 bytes in the form of a UUID address."""
-    return addresses_of([token])[0]
+    text = token.hex()
+    return f"urn:uuid:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def addresses_of(tokens: Sequence[bytes]) -> list[str]:

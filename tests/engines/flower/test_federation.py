@@ -23,7 +23,7 @@ from abaton.errors import SettingsError
 from abaton.store import Journal, Store
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 PROGRAMS = "tests.engines.flower.federation"
 

@@ -10,7 +10,7 @@ from tests.engines.flower import contract
 from tests.engines.flower.programs import running
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-pytestmark = [pytest.mark.hosts, pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("contract")]
+pytestmark = [pytest.mark.hosts, pytest.mark.network, pytest.mark.slow]
 
 PROGRAMS = "tests.engines.flower.contract"
 

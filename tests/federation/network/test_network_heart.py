@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.network,
     pytest.mark.slow,
     pytest.mark.shared,
-    pytest.mark.xdist_group("heart"),
 ]
 
 TRAINS_FOR = 240
