@@ -25,6 +25,7 @@ from abaton.control import (
     Failed,
     Joined,
     Left,
+    Noted,
     Rules,
     Scored,
     SemiSynchronous,
@@ -157,8 +158,13 @@ def heard(engine: Engine, count: int) -> list:
     while len(events) < count:
         happened = engine.events()
         assert happened, "nothing more can happen"
-        events += happened
+        events += telling(happened)
     return events
+
+
+def telling(happened: list) -> list:
+    """Without notes: a network may say at any time that it is slow."""
+    return [event for event in happened if not isinstance(event, Noted)]
 
 
 def train(learner: str, key: str = "t", **settings) -> TrainTask:
@@ -174,7 +180,7 @@ def bell(engine: Engine) -> list:
     engine.set_timer("bell", engine.now() + 1.0)
     events: list = []
     while not any(isinstance(e, Tick) for e in events):
-        events += engine.events()
+        events += telling(engine.events())
     return events[:-1]
 
 
