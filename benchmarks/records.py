@@ -42,15 +42,18 @@ PAPER = {  # Table I: seconds on a phone for anonymisation
 
 
 def _interleaved(calls: list[Callable[[], object]], repeats: int) -> list[float]:
-    """The least CPU seconds of each call; they take turns, so that all meet the same machine."""
+    """The CPU seconds of each call when little disturbs it; they take turns, so that all meet the same machine.
+
+    A tenth of the calls took less: the very least is not to be trusted, because the clock stands still now and then.
+    """
     gc.collect()
-    best = [float("inf")] * len(calls)
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
-        for i, call in enumerate(calls):
+        for took, call in zip(times, calls, strict=True):
             start = time.process_time()
             call()
-            best[i] = min(best[i], time.process_time() - start)
-    return best
+            took.append(time.process_time() - start)
+    return [sorted(took)[repeats // 10] for took in times]
 
 
 def _make() -> Deidentifier:

@@ -217,7 +217,7 @@ class Deidentifier:
     ) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         seen: set[str] = set()
-        scope = Scope({}, "", document)
+        scope, wants = Scope({}, "", document), bool(self.need.wants)
         for part, raw, kind, _, _ in todo:
             if kind == "Bundle":
                 inner = self._bundle(raw, depth + 1)
@@ -226,7 +226,7 @@ class Deidentifier:
                 continue
             identity, address = next(named)
             scope.turn(raw, identity)
-            if self.need.wants:
+            if wants:
                 ages = self._ages(kind, scope)
                 made.extend({"fullUrl": self.names.address(each["id"]), "resource": each} for each in ages)
             if part is None:

@@ -62,23 +62,24 @@ def _fast(raw: bytes, where: str) -> Any:
         if "recursion" in str(error) or "nest" in str(error):
             _too_deep(where)
         _broken(raw, where)
-    again = _again(document, raw, where)
-    if again != raw and not _same_keys(raw, again):
+    again, around = _again(document, raw, where)
+    same = len(again) == len(raw) + 2 * around and again.startswith(raw, around)
+    if not same and not _same_keys(raw, again[around : len(again) - around]):
         _slow(raw, where)
     return document
 
 
-def _again(document: Any, raw: bytes, where: str) -> bytes:
-    """A document written again; one that is nested too deeply is refused."""
+def _again(document: Any, raw: bytes, where: str) -> tuple[bytes, int]:
+    """A document written again, and how many lists are around it; one that is nested too deeply is refused."""
     if len(raw) < _SMALL and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
-        return orjson.dumps(document)
+        return orjson.dumps(document), 0
     # orjson writes no deeper than a limit of its own: with that many lists around it less ours, what it
     # still writes is within ours. So one writing looks at keys and nesting both.
     around = document
     for _ in range(_AROUND):
         around = [around]
     try:
-        return orjson.dumps(around)[_AROUND:-_AROUND]
+        return orjson.dumps(around), _AROUND
     except orjson.JSONEncodeError:
         _too_deep(where)
 
