@@ -24,7 +24,8 @@ from abaton.study import load_study, starter
 
 PHRASE = "a long enough sentence"
 IDS = ("mrn-4701", "mrn-4702", "mrn-4703")
-NAMES = ("Chalmers", "Windsor", "Levin")
+# Names that no other test writes: the scenario looks through all files of a PostgreSQL server that others use, too.
+NAMES = ("Ostrowinder", "Tamarisker", "Levinskaya")
 ICD, LOINC = "http://hl7.org/fhir/sid/icd-10-cm", "http://loinc.org"
 
 SITE = """
