@@ -56,6 +56,27 @@ class Federation:
             time.sleep(0.5)
 
 
+def until(so: Callable[[], object], patience: float = 180.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + patience
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def processes(*words: str) -> list[int]:
+    """The processes that have all these words in their command."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if all(word in command for word in words):
+            found.append(int(path.parent.name))
+    return found
+
+
 @contextmanager
 def running(folder: Path, sites: Iterable[str], desk: str, study: str = "") -> Iterator[Federation]:
     """A federation from its start to its end; its programs find this checkout."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.engines.flower import federation as study
-from tests.engines.flower.programs import Federation, running
+from tests.engines.flower.programs import Federation, running, until
 
 from abaton.control import Arrived, Failed, Noted, from_row
 from abaton.control.community import CommunityModel
@@ -176,13 +175,6 @@ def test_an_expired_certificate_keeps_nodes_out_until_it_is_renewed(tmp_path):
     finally:
         nodes.keepers["train"].stop()
         centre.stop()
-
-
-def until(so: Callable[[], object], patience: float = 180.0) -> None:
-    end = time.monotonic() + patience
-    while not so():
-        assert time.monotonic() < end
-        time.sleep(0.5)
 
 
 def refusals(folder: Path) -> int:

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from tests.engines.flower.programs import until
 
 from abaton.engines.flower.certificates import Certificates, issue
 from abaton.engines.flower.door import Door
@@ -207,10 +207,7 @@ def listening(config: uvicorn.Config) -> Iterator[None]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    end = time.monotonic() + 20
-    while not server.started:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: server.started)
     try:
         yield
     finally:
@@ -270,13 +267,6 @@ def test_the_program_passes_over_tls_on_both_sides_and_logs_nothing(own, tmp_pat
             program.terminate()
             program.wait(30)
     assert log.read_text() == ""
-
-
-def until(so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def is_silent(port: int) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from tests.engines.flower.programs import Federation, running
+from tests.engines.flower.programs import Federation, processes, running
 
 from abaton.engines.flower.centre import Centre
 from abaton.engines.flower.certificates import node_key
@@ -146,15 +146,7 @@ def test_a_killed_gate_is_started_again_and_the_nodes_go_on(federation):
 
 def gates(folder: Path) -> list[int]:
     """The processes that are this centre's gate."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if "abaton.engines.flower.gate" in command and str(folder) in command:
-            found.append(int(path.parent.name))
-    return found
+    return processes("abaton.engines.flower.gate", str(folder))
 
 
 def test_an_admitted_node_cannot_write_to_others_in_the_controllers_name(federation):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.engines.flower.programs import until
 from tests.engines.flower.test_certificates import NOW
 
 from abaton.engines.flower.certificates import issue
@@ -20,13 +20,6 @@ from abaton.errors import SettingsError
 
 def program(folder: Path, code: str) -> Program:
     return Program("test", [sys.executable, "-c", code], surroundings(folder), folder / "logs" / "test.log")
-
-
-def waited(until) -> None:
-    end = time.monotonic() + 30
-    while not until():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def gone(pid: int) -> bool:
@@ -44,7 +37,7 @@ def test_a_program_that_ends_is_started_again_after_a_pause_with_one_line(tmp_pa
     keeper.start()
     first = keeper.pid
     os.kill(first, signal.SIGKILL)
-    waited(lambda: gone(first))
+    until(lambda: gone(first))
     keeper.watch()
     keeper.watch()
     assert keeper.pid is None, "not at once"
@@ -65,10 +58,10 @@ def test_everything_a_program_started_ends_with_it(tmp_path):
     )
     keeper = Keeper(program(tmp_path, code), lambda _: None)
     keeper.start()
-    waited(lambda: note.exists() and note.read_text())
+    until(lambda: note.exists() and note.read_text())
     child = int(note.read_text())
     keeper.stop()
-    waited(lambda: gone(child))
+    until(lambda: gone(child))
     keeper.stop()
 
 

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks._hosts import Hosts
+from tests.engines.flower.programs import processes
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 900.0
@@ -99,7 +101,11 @@ class Federation:
 
     def kill(self, *words: str) -> None:
         """Kill, as a power cut would, the one program whose command holds some words."""
-        assert killed(*(str(word) for word in words)), words
+        found = processes(*(str(word) for word in words))
+        assert found, words
+        for pid in found:
+            with suppress(ProcessLookupError):  # it may end with the one before
+                os.kill(pid, signal.SIGKILL)
 
     def version(self) -> int:
         return self.said("centre").count(": version ")
@@ -113,17 +119,3 @@ class Federation:
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.wait()
-
-
-def killed(*words: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if all(word in command for word in words):
-            pid = int(path.parent.name)
-            os.kill(pid, signal.SIGKILL)
-            found.append(pid)
-    return found
