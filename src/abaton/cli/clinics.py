@@ -36,13 +36,14 @@ def clinics(
         rounds = min(rounds, 5)
     scale = 0.3 if quick else 1.0
     with opened_store(store) as opened, watching(rounds) as view:
+        from abaton.federation import engine_of
         from abaton.lab import clinics as lab_clinics
-        from abaton.lab.experiment import start
 
-        recipe = lab_clinics.recipe(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon)
-        row = start(opened, recipe, view.hear, engine=engine, address=address)
-        community = opened.vectors.get(opened.models(row.run)[-1].digest)
-        rows = lab_clinics.comparison(community, seed=seed, rounds=rounds, scale=scale)
+        chosen = engine_of(engine, address)
+        federation = lab_clinics.federation(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon)
+        run = federation.run(store=opened, engine=chosen, watch=view.hear)
+        row = run.row
+        rows = lab_clinics.comparison(run.vector(), seed=seed, rounds=rounds, scale=scale)
         data = {**summary(opened, row), "comparison": rows}
     if json:
         emit(data)

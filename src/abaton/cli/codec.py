@@ -194,8 +194,8 @@ def _from_safetensors(path: Path) -> tuple[Layout, Vector]:
 
 
 def _from_run(name: str, folder: Path | None) -> tuple[Layout, Vector | None]:
-    from abaton.lab.experiment import build
     from abaton.store import Store, default_folder
+    from abaton.vectors import Layout, Role, Tensor
 
     with Store(folder or default_folder()) as store:
         try:
@@ -206,7 +206,8 @@ def _from_run(name: str, folder: Path | None) -> tuple[Layout, Vector | None]:
                 where=error.where,
                 remedy=f"networks are {', '.join(_networks())}; list runs with 'abaton runs'",
             ) from None
-        layout = build(row.recipe).model.layout
+        tensors = row.recipe["use"]["layout"]
+        layout = Layout(Tensor(name, tuple(shape), Role(role)) for name, shape, role in tensors)
         versions = store.models(row.run)[-2:]
         if len(versions) < 2:
             return layout, None

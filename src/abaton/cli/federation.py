@@ -49,14 +49,15 @@ def run(
 
     abaton run study.toml --sites north/site.toml south/site.toml --engine virtual
     """
-    from abaton.federation import Options, run_study
+    from abaton.federation import StudyOptions, engine_of, run_study
     from abaton.study import load_study
 
-    document = load_study(study)
+    document, chosen = load_study(study), engine_of(engine, address)
     rounds = document.learning.rounds if document.learning else None
     with opened_store(store) as opened, watching(rounds) as view:
-        options = Options(engine, seed, baselines=baselines, address=address)
-        row = run_study(document, [*sites, *(more or ())], opened, options, watch=view.hear, step=view.step)
+        options = StudyOptions(seed, baselines=baselines)
+        places = [*sites, *(more or ())]
+        row = run_study(document, places, opened, options, engine=chosen, watch=view.hear, step=view.step).row
         data = _told(opened, row)
     if json:
         emit(data)
@@ -107,13 +108,13 @@ def demo(
     each hospital alone and with all data pooled; the report is one HTML page.
     """
     with opened_store(store) as opened:
-        from abaton.federation import Options, run_study
+        from abaton.federation import StudyOptions, run_study
         from abaton.lab.demo import NOW, demonstration
         from abaton.report import page_of
 
         note("inventing four hospitals")
         made = demonstration(opened.folder / "demo", seed, 0.4 if quick else 1.0)
-        options = Options("virtual", seed, made.profiles, baselines=True)
+        options = StudyOptions(seed, made.profiles, baselines=True)
         rounds = made.study.learning.rounds if made.study.learning else None
         with watching(rounds) as view:
 
@@ -121,7 +122,7 @@ def demo(
                 made.watch(state, event)
                 view.hear(state, event)
 
-            row = run_study(made.study, made.sites, opened, options, watch=both, step=view.step, now=NOW)
+            row = run_study(made.study, made.sites, opened, options, watch=both, step=view.step, now=NOW).row
         data = _told(opened, row)
         data["withdrawal"] = {"at": made.left and made.left[1], "rounds": made.rounds_of_who_left(row.run)}
         save(out, page_of(told_of(opened, row)))

@@ -103,13 +103,23 @@ def rounds_of(row: RunRow) -> int | None:
 
 
 def _bring_to_end(store: Store, row: RunRow, view: View) -> RunRow:
-    if row.recipe["name"] == "study":
+    """Go on with a run as it was begun: from its study, or from its recipe."""
+    from abaton.errors import SettingsError
+
+    kind = row.recipe["name"]
+    if kind == "study":
         from abaton.federation import resume_study
 
-        return resume_study(store, row, watch=view.hear, step=view.step)
-    from abaton.lab.experiment import resume as resume_experiment
+        return resume_study(store, row, watch=view.hear, step=view.step).row
+    from abaton.lab.recipes import RECIPES, build
 
-    return resume_experiment(store, row, view.hear)
+    if kind not in RECIPES:
+        raise SettingsError(
+            f"run '{row.run}' was made by a program of its own",
+            where="resume",
+            remedy=f"start that program again: Federation(...).run('{row.run}') goes on with it",
+        )
+    return build(row.recipe).run(row.run, store=store, engine=row.engine, watch=view.hear).row
 
 
 def prune(

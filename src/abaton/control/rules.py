@@ -14,6 +14,8 @@ from abaton.control.server import Optimiser, Plain
 from abaton.control.weighting import ByExamples, ByStaleness, ByValidation, Weighting
 from abaton.errors import SettingsError
 
+_MANY = 1_000_000  # how many learners there will be is not said
+
 
 @dataclass(frozen=True, slots=True)
 class Synchronous:
@@ -79,7 +81,7 @@ class Rules:
     """How a federation is run.
 
     Attributes:
-        learners: how many learners must have joined before training begins.
+        learners: how many learners must have joined before training begins; 0 is all that take part.
         rounds: how many versions of the community model are made, unless the time is up before.
         seconds: how long the run may take by the engine's clock.
         pacing: who trains next, and when a mix is made.
@@ -98,8 +100,8 @@ class Rules:
     abaton.errors.SettingsError: rounds is 0 (rules): use a whole number, at least 1
     """
 
-    learners: int
-    rounds: int
+    learners: int = 0
+    rounds: int = 10
     seconds: float | None = None
     pacing: Synchronous | Asynchronous = field(default_factory=Synchronous)
     weighting: tuple[Weighting, ...] = (ByExamples(),)
@@ -112,7 +114,7 @@ class Rules:
     finishing: int = 0
 
     def __post_init__(self) -> None:
-        whole("learners", self.learners, least=1)
+        whole("learners", self.learners, least=0)
         whole("rounds", self.rounds, least=1)
         whole("finishing", self.finishing, least=0)
         if self.seconds is not None:
@@ -130,7 +132,7 @@ class Rules:
         pacing = self.pacing
         whole("pacing.attempts", pacing.attempts, least=1)
         if isinstance(pacing, Synchronous):
-            _check_rounds(pacing, self.learners)
+            _check_rounds(pacing, self.learners or _MANY)
         elif pacing.adaptive is not None and not pacing.adaptive:
             refuse("pacing.adaptive", "empty", "use Thresholds for each group, or for '' as any group")
         if isinstance(pacing, SemiSynchronous):
@@ -152,7 +154,7 @@ class Rules:
                 refuse("pacing.quorum", self.pacing.quorum, f"use at least {least}, which Krum needs")
 
     def _check_validation(self) -> None:
-        if self.validation and self.learners < 2:
+        if self.validation and self.learners == 1:
             refuse(
                 "learners",
                 self.learners,

@@ -3,25 +3,26 @@
 from abaton.engines.checkpoint import Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
-from abaton.engines.living import Run, live, local, on_ray, status_of, virtual
+from abaton.engines.living import MEMORY, Ended, Running, live, local, on_ray, status_of, virtual
 from abaton.engines.local import LocalEngine
-from abaton.engines.ray import RayEngine, Remake
+from abaton.engines.ray import RayEngine
 from abaton.engines.replay import Replayed, Resumed
 from abaton.engines.virtual import Profile, VirtualEngine
 
 __all__ = [
+    "MEMORY",
     "Checkpoints",
     "Driver",
+    "Ended",
     "Engine",
     "EvaluateTask",
     "LocalEngine",
     "Outcome",
     "Profile",
     "RayEngine",
-    "Remake",
     "Replayed",
     "Resumed",
-    "Run",
+    "Running",
     "Task",
     "TrainTask",
     "VirtualEngine",

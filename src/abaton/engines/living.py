@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,32 +14,44 @@ from abaton.control.draw import round_key
 from abaton.engines.contract import Engine
 from abaton.engines.drive import Driver, Observer, Outcome, Watcher
 from abaton.engines.local import LocalEngine
-from abaton.engines.ray import RayEngine, Remake
+from abaton.engines.ray import RayEngine
 from abaton.engines.replay import Replayed
 from abaton.engines.virtual import Profile, VirtualEngine
 from abaton.learning import Learner, Model
 from abaton.store import Journal, SlotFile
 
-_MEMORY = 4 * 2**30
+MEMORY = 4 * 2**30
+"""How many bytes of the learners' newest models stay in memory; the others go to a file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a run goes by, whatever the engine.
+class Running:
+    """A run under way: what any engine needs to carry it.
 
     Attributes:
         rules: what the controller goes by.
         model: what all learners train.
         codec: how updates travel.
         journal: where everything is written; one that holds a part of the run already is gone on with.
+        learners: makes the learners, for engines whose learners are here.
+        profiles: how fast each learner's machine is, under the virtual clock; and which group it belongs to.
+        states: the folder for what learners must remember, one file each.
         observe: scores each version of the community model.
+        memory: how many bytes of the learners' newest models stay in memory.
+        cut: whether what the learners hold is not what they held when the journal was begun: it is then told as it
+            is, and never lived through again.
     """
 
     rules: Rules
     model: Model
     codec: Pipeline
     journal: Journal
+    learners: Callable[[], Mapping[str, Learner]]
+    states: Path
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
     observe: Observer | None = None
+    memory: int = MEMORY
+    cut: bool = False
 
     def check(self, learner: str, version: int, payload: bytes) -> None:
         """Decode a learner's payload for a version.
@@ -49,6 +61,11 @@ class Run:
         """
         self.codec.decode(payload, self.model.layout, Key(round_key(self.rules.seed, version), learner))
 
+    @property
+    def groups(self) -> dict[str, str]:
+        """Which group each learner belongs to."""
+        return {name: profile.group for name, profile in self.profiles.items()}
+
 
 class Ended(Engine, Protocol):
     """An engine that lets go of what it holds in the end."""
@@ -57,54 +74,50 @@ class Ended(Engine, Protocol):
         """Let go."""
 
 
-def virtual(
-    learners: Mapping[str, Learner], journal: Journal, profiles: Mapping[str, Profile], seed: int
-) -> VirtualEngine:
+def virtual(running: Running) -> VirtualEngine:
     """The learners under the virtual clock; what the journal has answers to is not trained again."""
+    journal = running.journal
     finished = {event.task: event for event in _answers(journal) if event.payload in journal.payloads}
-    return VirtualEngine(learners, profiles, keep=journal.payloads.put, seed=seed, finished=finished)
-
-
-def local(
-    learners: Mapping[str, Learner], run: Run, states: Path, groups: Mapping[str, str] | None = None
-) -> LocalEngine:
-    """The learners as processes of this machine; what they must remember is kept in a folder."""
-    keep = run.journal.payloads.put
-    return LocalEngine(learners, keep=keep, check=run.check, states=states, groups=groups)
-
-
-def on_ray(
-    learners: Mapping[str, Learner],
-    run: Run,
-    remake: Remake,
-    states: Path,
-    groups: Mapping[str, str] | None = None,
-    *,
-    address: str = "",
-) -> RayEngine:
-    """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here."""
-    keep = run.journal.payloads.put
-    return RayEngine(
-        learners, remake, keep=keep, check=run.check, address=address, states=states, groups=groups
+    keep, seed = journal.payloads.put, running.rules.seed
+    return VirtualEngine(
+        running.learners(), running.profiles, keep=keep, seed=seed, finished={} if running.cut else finished
     )
 
 
-def live(
-    run: Run,
-    engine: Ended,
-    watch: Watcher | None = None,
-    *,
-    memory: int = _MEMORY,
-) -> Outcome:
+def local(running: Running) -> LocalEngine:
+    """The learners as processes of this machine; what they must remember is kept in a folder."""
+    return LocalEngine(
+        running.learners(),
+        keep=running.journal.payloads.put,
+        check=running.check,
+        states=running.states,
+        groups=running.groups,
+    )
+
+
+def on_ray(running: Running, address: str = "") -> RayEngine:
+    """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here."""
+    return RayEngine(
+        running.learners(),
+        keep=running.journal.payloads.put,
+        check=running.check,
+        address=address,
+        states=running.states,
+        groups=running.groups,
+    )
+
+
+def live(running: Running, engine: Ended, watch: Watcher | None = None) -> Outcome:
     """Bring a run to its end; one in real time first tells what its journal holds."""
-    journal, layout = run.journal, run.model.layout
+    journal, layout, rules = running.journal, running.model.layout, running.rules
     with SlotFile(journal.store.folder, layout.size) as overflow, closing(engine):
-        shelf = Shelf(layout.size, memory, overflow)
-        initial = run.model.initial(run.rules.seed)
-        community = community_model(run.rules, layout, run.codec, initial, shelf)
-        told = [from_row(*row) for row in journal.rows()] if engine.real and journal.known else []
+        shelf = Shelf(layout.size, running.memory, overflow)
+        initial = running.model.initial(rules.seed)
+        community = community_model(rules, layout, running.codec, initial, shelf)
+        replayed = journal.known and (engine.real or running.cut)
+        told = [from_row(*row) for row in journal.rows()] if replayed else []
         chosen = Replayed(engine, told) if told else engine
-        return Driver(run.rules, community, chosen, journal, run.observe).run(watch)
+        return Driver(rules, community, chosen, journal, running.observe).run(watch)
 
 
 def status_of(outcome: Outcome, rules: Rules) -> str:

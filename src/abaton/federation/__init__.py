@@ -1,25 +1,44 @@
-"""A study as a federation of sites: from consented records to a community model that was judged."""
+"""The one road to a community model: a federation of sites, whoever holds the rows and whatever carries the tasks."""
 
-from abaton.federation.baselines import POOLED, alone, baselines
-from abaton.federation.judging import judge_models, site_counts
-from abaton.federation.learners import ConsentedLearner, Rows
-from abaton.federation.members import Federation, Member, federate
-from abaton.federation.reading import Reading, read_sites
-from abaton.federation.rolls import Roll
-from abaton.federation.running import COMMUNITY, Options, resume_study, run_readings, run_study
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from abaton.federation.carriers import Carrier, engine_of
+from abaton.federation.federation import Dossier, Federation
+from abaton.federation.holdings import Holding, Making, Participant
+from abaton.federation.run import COMMUNITY, Run
+
+if TYPE_CHECKING:
+    from abaton.federation.baselines import POOLED, alone, baselines
+    from abaton.federation.judging import judge_models, site_counts
+    from abaton.federation.learners import ConsentedLearner, Rows
+    from abaton.federation.members import Member, Members, federate
+    from abaton.federation.reading import Reading, read_sites
+    from abaton.federation.rolls import Roll
+    from abaton.federation.studies import StudyOptions, resume_study, run_readings, run_study
 
 __all__ = [
     "COMMUNITY",
     "POOLED",
+    "Carrier",
     "ConsentedLearner",
+    "Dossier",
     "Federation",
+    "Holding",
+    "Making",
     "Member",
-    "Options",
+    "Members",
+    "Participant",
     "Reading",
     "Roll",
     "Rows",
+    "Run",
+    "StudyOptions",
     "alone",
     "baselines",
+    "engine_of",
     "federate",
     "judge_models",
     "read_sites",
@@ -28,3 +47,21 @@ __all__ = [
     "run_study",
     "site_counts",
 ]
+
+# What knows of studies is loaded when it is first used: data and a model need none of it.
+_OF_STUDIES = {
+    "baselines": ("POOLED", "alone", "baselines"),
+    "judging": ("judge_models", "site_counts"),
+    "learners": ("ConsentedLearner", "Rows"),
+    "members": ("Member", "Members", "federate"),
+    "reading": ("Reading", "read_sites"),
+    "rolls": ("Roll",),
+    "studies": ("StudyOptions", "resume_study", "run_readings", "run_study"),
+}
+_WHERE = {name: module for module, names in _OF_STUDIES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from abaton.control import TrainSettings
 from abaton.federation.learners import Rows, examples
-from abaton.federation.members import Federation
+from abaton.federation.members import Members
 from abaton.learning import Examples, Model, train_model
 from abaton.vectors import Vector
 
@@ -27,7 +27,7 @@ def alone(name: str) -> str:
 
 
 def baselines(
-    federation: Federation, model: Model, settings: TrainSettings, epochs: int, seed: int
+    members: Members, model: Model, settings: TrainSettings, epochs: int, seed: int
 ) -> dict[str, Vector]:
     """The models of every site alone and of all rows pooled, trained for so many epochs with the study's settings."""
     plain = replace(settings, epochs=epochs, adaptive=None, budget=0.0, steps=0, proximal=0.0)
@@ -35,9 +35,9 @@ def baselines(
     def trained(data: Examples) -> Vector:
         return train_model(model, model.initial(seed), data, plain, np.random.default_rng(seed)).vector
 
-    rows = {member.name: _together([member.rows]) for member in federation.members}
+    rows = {member.name: _together([member.rows]) for member in members.each}
     made = {alone(name): trained(data) for name, data in rows.items()}
-    return {**made, POOLED: trained(_together([member.rows for member in federation.members]))}
+    return {**made, POOLED: trained(_together([member.rows for member in members.each]))}
 
 
 def _together(parts: Sequence[Rows]) -> Examples:

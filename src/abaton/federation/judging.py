@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.federation.learners import examples
-from abaton.federation.members import Federation, Member
+from abaton.federation.members import Member, Members
 from abaton.learning import Model
 from abaton.learning.clinical import BINS, Estimate, ScoreCounts, count_scores, judge, together
 from abaton.learning.values import ValueSums, add_errors, judge_sums, sum_errors
@@ -95,7 +95,7 @@ def _counted(
 
 def judge_models(
     learning: Learning,
-    federation: Federation,
+    members: Members,
     model: Model,
     models: Mapping[str, Vector],
     inside: Inside,
@@ -104,15 +104,13 @@ def judge_models(
     resamples: int = 1000,
 ) -> dict[str, Any]:
     """All measures of some models, by subset, as plain values: lines, ROC curves and calibration."""
-    allowed = {member.name: inside(member) for member in federation.members}
+    allowed = {member.name: inside(member) for member in members.each}
     told = {
-        name: [
-            site_counts(each, federation, model, vector, allowed[each.name]) for each in federation.members
-        ]
+        name: [site_counts(each, members, model, vector, allowed[each.name]) for each in members.each]
         for name, vector in models.items()
     }
-    floor = max(member.floor for member in federation.members)
-    return judge_counts(learning, federation.classes, floor, told, seed=seed, resamples=resamples)
+    floor = max(member.floor for member in members.each)
+    return judge_counts(learning, members.classes, floor, told, seed=seed, resamples=resamples)
 
 
 def judge_counts(

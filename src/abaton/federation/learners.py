@@ -6,20 +6,16 @@ become: a type checker refuses anything else, so no more than the study needs ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import Pipeline
-from abaton.control import TrainSettings
 from abaton.errors import Refused
 from abaton.federation.rolls import Roll
-from abaton.learning import Epoch, Examples, Learner, Model, Update, Watch
-from abaton.learning.learner import ALONE
+from abaton.learning import Examples, Learner, Model
 from abaton.records.features import Scaled
-from abaton.vectors import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,55 +37,7 @@ def examples(table: Scaled) -> Examples:
     return Examples(table.x, table.y)
 
 
-class LimitedLearner(Learner):
-    """A learner of a site that limits how many rows a batch may hold.
-
-    Args:
-        name: The site's id.
-        model: What is trained.
-        rows: For training.
-        codec: How updates travel.
-        seed: The run's.
-        validation: For validation.
-        batch: The largest batch that the site allows, if it limits it.
-        secret: What feeds the noise for privacy.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        model: Model,
-        rows: Examples,
-        codec: Pipeline,
-        seed: int,
-        validation: Examples | None,
-        *,
-        batch: int | None,
-        secret: bytes,
-    ) -> None:
-        super().__init__(name, model, rows, codec, seed, validation, secret=secret)
-        self.batch, self.secret = batch, secret
-
-    def steps(self, settings: TrainSettings) -> int:
-        """How many batches a task takes, none larger than the site allows."""
-        return super().steps(self._limited(settings))
-
-    def train(
-        self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch = ALONE
-    ) -> Update:
-        """Train in batches that are not larger than the site allows."""
-        return super().train(task, version, start, self._limited(settings), watch)
-
-    def train_epochs(self, task: str, start: Vector, settings: TrainSettings) -> Iterator[Epoch]:
-        """Train epoch by epoch in batches that are not larger than the site allows."""
-        return super().train_epochs(task, start, self._limited(settings))
-
-    def _limited(self, settings: TrainSettings) -> TrainSettings:
-        most = settings.batch_size if self.batch is None else min(self.batch, settings.batch_size)
-        return replace(settings, batch_size=most)
-
-
-class ConsentedLearner(LimitedLearner):
+class ConsentedLearner(Learner):
     """A site's learner and evaluator.
 
     Args:
@@ -118,7 +66,7 @@ class ConsentedLearner(LimitedLearner):
         secret: bytes,
     ) -> None:
         train, held = examples(rows.train), examples(rows.validation)
-        super().__init__(name, model, train, codec, seed, held, batch=batch, secret=secret)
+        super().__init__(name, model, train, codec, seed, held, secret=secret, batch=batch)
         self._rows, self._roll, self._floor = rows, roll, floor
 
     def begin(self, at: float, version: int | None = None) -> None:

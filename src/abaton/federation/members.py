@@ -14,15 +14,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from abaton.errors import AbatonError, Refused
 from abaton.federation.learners import Rows, some
-from abaton.federation.reading import ONE_CLASS, Reading, fingerprint
+from abaton.federation.prepared import (
+    Entry,
+    Places,
+    Prepared,
+    Scale,
+    deal_fingerprint,
+    dealt_again,
+    entries,
+)
+from abaton.federation.reading import ONE_CLASS, Reading
 from abaton.learning.validation import stratified
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.federated import Choice, choose
 from abaton.records.features import (
+    Column,
     Moments,
     Scaled,
     Statistics,
@@ -39,8 +48,6 @@ from abaton.study import Learning, Study
 
 FEWEST = 2  # sites; with one there is nobody to learn with
 
-Places = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -53,7 +60,8 @@ class Member:
         test: Rows that nobody trains on.
         groups: For each input by which results are told apart, the group of every test row.
         floor: The smallest number of people that may be told.
-        digest: The fingerprint of its table.
+        digest: The fingerprint of its rows, under a key of the site.
+        lessened: Whether people have left since the run was begun.
     """
 
     file: SiteFile
@@ -63,33 +71,44 @@ class Member:
     groups: Mapping[str, tuple[str, ...]] = field(repr=False)
     floor: int
     digest: str
+    lessened: bool = False
 
     @property
     def name(self) -> str:
         """The site's id."""
         return self.file.document.site.id
 
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """Whose rows there are, as rows name them."""
+        return (*self.rows.train.subjects, *self.rows.validation.subjects, *self.test.subjects)
+
 
 @dataclass(frozen=True, slots=True)
-class Federation:
-    """The sites that take part, and what they share.
+class Members:
+    """The sites that take part in a study, and what they share.
 
     Attributes:
-        members: In the order of their ids.
+        each: In the order of their ids.
         left_out: Why other sites do not take part.
         columns, classes: The same at every site; no classes for values.
-        label: Mean and deviation by which values were scaled; 0 and 1 for classes.
+        prepared: Ranges, scale and deals, for a run that is gone on with.
         anonymity: What was asked of the union of all tables and what was chosen, masked; none if nothing was asked.
         told: What there is to tell of every site, masked.
     """
 
-    members: tuple[Member, ...]
+    each: tuple[Member, ...]
     left_out: Mapping[str, str]
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
     classes: tuple[str, ...]
-    label: tuple[float, float]
+    prepared: Prepared
     anonymity: Mapping[str, Any] | None
     told: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def label(self) -> tuple[float, float]:
+        """Mean and deviation by which values were scaled; 0 and 1 for classes."""
+        return self.prepared.scale.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +127,11 @@ class Dealt:
         """Without the test."""
         return self.table.without(frozenset(self.table.subjects[i] for i in self.test))
 
+    def entries(self) -> list[Entry]:
+        """The site's rows as they are kept while a run goes on."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        return entries(self.table, parts, self.reading.key, self.reading.tag)
+
 
 @dataclass(frozen=True, slots=True)
 class Sums:
@@ -117,32 +141,37 @@ class Sums:
     label: Moments
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """What all sites scale by: the statistics of all, and mean and deviation of the values to be learned."""
-
-    columns: Statistics
-    label: tuple[float, float]
-
-
-def federate(study: Study, readings: Sequence[Reading], seed: int) -> Federation:
+def federate(study: Study, readings: Sequence[Reading], seed: int, kept: Prepared | None = None) -> Members:
     """Make members of the sites that can take part.
 
+    Args:
+        study: The study.
+        readings: What the sites have.
+        seed: Decides who is dealt where.
+        kept: What the run was prepared with, if it is gone on with.
+
     Raises:
-        Refused: Too few sites are left, or anonymity cannot be had; nothing was trained.
+        Refused: Too few sites are left, anonymity cannot be had, or what a site has is not what the run was begun
+            with; nothing was trained.
     """
     assert study.learning is not None
     learning = study.learning
     told = {each.name: each.told for each in readings}
-    ready, anonymity = _hide(sorted(readings, key=lambda each: each.name))
-    dealt, ready = _deal(study, ready, seed)
+    ready, anonymity, choice = _hide(
+        sorted(readings, key=lambda each: each.name), None if kept is None else kept.choice
+    )
+    if kept is None:
+        dealt, ready = _deal(study, ready, seed)
+    else:
+        dealt = [_again(study, each, kept.deals[each.name]) for each in ready if each.name in kept.deals]
     left_out = {each.name: each.problem for each in ready if each.problem}
     check_enough([each.reading.name for each in dealt], left_out)
-    scale = scale_of(learning, [sums(learning, each) for each in dealt])
-    members = tuple(member(learning, each, scale) for each in dealt)
+    scale = scale_of(learning, [sums(learning, each) for each in dealt]) if kept is None else kept.scale
+    deals = {each.reading.name: each.entries() for each in dealt} if kept is None else kept.deals
+    members = tuple(member(learning, each, scale, deals[each.reading.name]) for each in dealt)
     first = dealt[0].table
-    names = tuple(column.name for column in first.columns)
-    return Federation(members, left_out, names, first.classes, scale.label, anonymity, told)
+    prepared = Prepared(choice, scale, deals)
+    return Members(members, left_out, first.columns, first.classes, prepared, anonymity, told)
 
 
 def check_enough(names: Sequence[str], left_out: Mapping[str, str]) -> None:
@@ -217,8 +246,8 @@ def scale_of(learning: Learning, told: Sequence[Sums]) -> Scale:
     return Scale(shared, (both.mean, both.deviation))
 
 
-def member(learning: Learning, each: Dealt, scale: Scale) -> Member:
-    """A site that takes part, with its rows scaled."""
+def member(learning: Learning, each: Dealt, scale: Scale, deal: Sequence[Entry]) -> Member:
+    """A site that takes part, with its rows scaled, and what its rows were when the run was begun."""
     made, label = scaled(each.table, scale.columns), scale.label
     if learning.task == "value":
         made = replace(made, y=((each.table.y - label[0]) / label[1]).astype(np.float32))
@@ -230,20 +259,35 @@ def member(learning: Learning, each: Dealt, scale: Scale) -> Member:
         some(made, each.test),
         {name: tuple(of[i] for i in each.test) for name, of in told.items()},
         each.floor,
-        fingerprint(each.table),
+        deal_fingerprint(deal, [column.name for column in each.table.columns], each.reading.key),
+        lessened=len(each.table) < len(deal),
     )
 
 
-def _hide(readings: Sequence[Reading]) -> tuple[list[Reading], Mapping[str, Any] | None]:
-    """Enforce anonymity over the union of the tables, by the strictest k of all sites."""
+def _hide(
+    readings: Sequence[Reading], kept: Choice | None
+) -> tuple[list[Reading], Mapping[str, Any] | None, Choice | None]:
+    """Enforce anonymity over the union of the tables, by the strictest k of all sites, or by ranges that are kept."""
     asked = strictest(each.anonymity for each in readings if each.table is not None)
     if asked is None:
-        return list(readings), None
+        return list(readings), None, None
     tables = {each.name: each.table for each in readings if each.table is not None}
-    choice = choose([histogram(table, asked) for table in tables.values()], asked)
+    choice = kept or choose([histogram(table, asked) for table in tables.values()], asked)
     shown = {name: hidden(table, choice, asked) for name, table in tables.items()}
     made = [replace(each, table=shown.get(each.name)) for each in readings]
-    return made, told_of(choice, asked, min(table.floor for table in shown.values()))
+    return made, told_of(choice, asked, min(table.floor for table in shown.values())), choice
+
+
+def _again(study: Study, reading: Reading, deal: Sequence[Entry]) -> Dealt:
+    """A site's rows where they were dealt when the run was begun, without those of who has left since."""
+    if reading.table is None:
+        raise Refused(
+            f"what {reading.name} has for the study is not what the run was started with",
+            where=reading.problem,
+            remedy="mend the site, or start a new run",
+        )
+    parts = dealt_again(deal, reading.table, reading.key, reading.tag, reading.has_left, reading.name)
+    return Dealt(reading, reading.table, smallest_count(reading.file.document, study), **parts)
 
 
 def _deal(study: Study, readings: Sequence[Reading], seed: int) -> tuple[list[Dealt], list[Reading]]:

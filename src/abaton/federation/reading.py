@@ -5,21 +5,24 @@ A site that cannot take part never stops the others. Everything that is told is 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from abaton.errors import AbatonError, SettingsError
+from abaton.federation.rolls import consents_of
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.features import Report, Table
-from abaton.site import Site, SiteFile, checked, open_site
+from abaton.site import ConsentGate, Site, SiteFile, checked, gate_of, open_site, subject_tag
 from abaton.study import Study
 
 Step = Callable[[str], None]
+GateOf = Callable[[SiteFile, Study], ConsentGate]
+"""Opens the gate of a site: who knows its consents."""
 
 ONE_CLASS = "only one class: a model of this outcome can neither be trained nor judged here alone"
 
@@ -35,6 +38,10 @@ class Reading:
         anonymity: What is asked of the whole table, with the site's own k.
         told: The funnel, what was set aside and remarks, masked.
         problem: Why it cannot take part; empty if it can.
+        key: The site's own, under which its rows are fingerprinted.
+        tagged: How the site's registry names a person, given the Patient's id; nothing if it has none.
+        refused: The Patient's ids of those who were read but have not agreed, or not any more.
+        read: Whose rows there were before people were hidden among others.
     """
 
     file: SiteFile
@@ -43,11 +50,25 @@ class Reading:
     anonymity: AnonymitySettings | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
+    key: bytes = field(default=b"", repr=False)
+    tagged: Callable[[str], str] = field(default=lambda person: "", repr=False)
+    refused: frozenset[str] = field(default=frozenset(), repr=False)
+    read: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def name(self) -> str:
         """The site's id."""
         return self.file.document.site.id
+
+    def tag(self, subject: str) -> str:
+        """How the site's registry names a person, given how rows do."""
+        return self.tagged(self.people[subject])
+
+    def has_left(self, tag: str) -> bool:
+        """Whether somebody has no row because they do not agree any more, or do not hide among others any more."""
+        assert self.table is not None
+        hidden = self.read - frozenset(self.table.subjects)
+        return tag in {*map(self.tagged, self.refused), *map(self.tag, hidden)}
 
     def without(self, problem: str) -> Reading:
         """The same site, left out."""
@@ -55,9 +76,20 @@ class Reading:
 
 
 def read_sites(
-    study: Study, files: Sequence[SiteFile], now: datetime, step: Step = lambda words: None
+    study: Study,
+    files: Sequence[SiteFile],
+    now: datetime,
+    step: Step = lambda words: None,
+    gate: GateOf = gate_of,
 ) -> list[Reading]:
     """Read every site: consent, de-identification, views and features, one site after the other.
+
+    Args:
+        study: The study.
+        files: The sites' documents.
+        now: The moment for which consents are asked and ages counted.
+        step: Told of progress, in words without content.
+        gate: Opens the gate of a site, which knows the consents.
 
     Raises:
         SettingsError: Two sites have the same id, or the study has nothing to learn.
@@ -74,14 +106,14 @@ def read_sites(
     made = []
     for file in files:
         step(f"reading {file.document.site.id}")
-        made.append(_read(study, file, now, step))
+        made.append(_read(study, file, now, step, gate))
     return made
 
 
-def _read(study: Study, file: SiteFile, now: datetime, step: Step) -> Reading:
+def _read(study: Study, file: SiteFile, now: datetime, step: Step, gate: GateOf) -> Reading:
     try:
         file.document.limits.check_hours(now)
-        site = open_site(file, study, now, step=step)
+        site = open_site(file, study, now, gate=gate(file, study), step=step)
         return _reading(file, site)
     except AbatonError as error:
         return Reading(file, None, problem=" ".join(str(error).split()))
@@ -96,7 +128,13 @@ def _reading(file: SiteFile, site: Site) -> Reading:
     elif table.classes and len(np.unique(table.y)) < 2:
         table, problem = None, ONE_CLASS
     kept = None if table is None else ordered(table)
-    return Reading(file, kept, site.people, site.anonymity, told.row(), problem)
+    rows = frozenset(() if kept is None else kept.subjects)
+    reading = Reading(file, kept, site.people, site.anonymity, told.row(), problem, read=rows)
+    registry = consents_of(site.gate)
+    if registry is None:
+        return reading
+    tagged = partial(subject_tag, registry.key)
+    return replace(reading, key=registry.key, tagged=tagged, refused=frozenset(site.refused))
 
 
 def _problem(report: Report, remarks: Sequence[str]) -> str:
@@ -112,14 +150,6 @@ def ordered(table: Table) -> Table:
     places = np.lexsort((*known.T[::-1], table.y)) if len(table) else np.arange(0)
     names = tuple(table.subjects[i] for i in places)
     return replace(table, x=table.x[places], y=table.y[places], subjects=names)
-
-
-def fingerprint(table: Table) -> str:
-    """A digest of a table's columns and rows, which does not depend on how people are called in it."""
-    made = hashlib.sha256(repr([column.name for column in table.columns]).encode())
-    for values in (table.x, table.y):
-        made.update(np.ascontiguousarray(values).tobytes())
-    return made.hexdigest()
 
 
 def problems(readings: Iterable[Reading]) -> dict[str, str]:

@@ -9,14 +9,22 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from abaton.canonical import digest
 from abaton.errors import Refused
 from abaton.governance import Action, note_round, take_snapshot, who_may
-from abaton.site import ConsentGate, RegisteredConsents, SiteFile, gate_of, subject_tag
+from abaton.site import (
+    WITHDRAWN,
+    ConsentGate,
+    Permission,
+    RegisteredConsents,
+    SiteFile,
+    gate_of,
+    subject_tag,
+)
 from abaton.study import Study
 
 Moment = Callable[[float], datetime]
@@ -78,3 +86,38 @@ class Roll:
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = os.getpid(), gate_of(self.file, self.study)
         return self._opened[1]
+
+
+class StillIn:
+    """A gate for a run that is gone on with: who has left since it was begun does not pass.
+
+    Args:
+        gate: Who knows the consents.
+        later: The moment by which people may have left.
+        simulated: Whether the run's clock is simulated: a consent that ends by itself then ends by that clock, and
+            only who has withdrawn has left.
+    """
+
+    def __init__(self, gate: ConsentGate, later: datetime, *, simulated: bool) -> None:
+        self.gate, self._later, self._simulated = gate, later, simulated
+
+    def __call__(
+        self,
+        subject: str,
+        moment: datetime,
+        action: Action = Action.COLLECT,
+        kinds: Collection[str] = (),
+    ) -> Permission:
+        """What the gate says of the moment, unless the person has left since."""
+        then = self.gate(subject, moment, action, kinds)
+        if not then.allowed:
+            return then
+        now = self.gate(subject, max(self._later, moment), action, kinds)
+        left = not now.allowed and (not self._simulated or now.reason == WITHDRAWN)
+        return now if left else then
+
+
+def consents_of(gate: ConsentGate) -> RegisteredConsents | None:
+    """The registry behind a gate, if there is one."""
+    inner = gate.gate if isinstance(gate, StillIn) else gate
+    return inner if isinstance(inner, RegisteredConsents) else None

@@ -3,9 +3,9 @@
 from abaton.lab.cohort import cohort
 from abaton.lab.datasets import DataSet, load
 from abaton.lab.environment import Environment, Group, deal, heterogeneous, homogeneous
-from abaton.lab.experiment import Experiment, build, resume, simulate, start
 from abaton.lab.images import Preparation
 from abaton.lab.partition import Partition, by_group, partition
+from abaton.lab.recipes import build
 from abaton.lab.settings import Setting, Task, World
 from abaton.lab.sites import Split, sites
 from abaton.learning.validation import stratified
@@ -13,7 +13,6 @@ from abaton.learning.validation import stratified
 __all__ = [
     "DataSet",
     "Environment",
-    "Experiment",
     "Group",
     "Partition",
     "Preparation",
@@ -29,9 +28,6 @@ __all__ = [
     "homogeneous",
     "load",
     "partition",
-    "resume",
-    "simulate",
     "sites",
-    "start",
     "stratified",
 ]

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from abaton.codecs import parse
 from abaton.control import Privacy, Rules, Synchronous, TrainSettings
 from abaton.engines import Profile
+from abaton.federation import Dossier, Federation, Holding
 from abaton.lab.cohort import FEATURES, cohort, held_out
-from abaton.lab.experiment import Experiment
 from abaton.learning import Examples, Model, mlp, train_model
-from abaton.learning.metrics import accuracy, auroc
+from abaton.learning.metrics import measures
 from abaton.vectors import Vector
 
 TRAINING = TrainSettings(epochs=2, batch_size=32, learning_rate=0.1)
@@ -37,7 +36,7 @@ def recipe(*, seed: int, rounds: int, scale: float, epsilon: float | None = None
     return {"name": "clinics", "settings": settings if epsilon is None else {**settings, "epsilon": epsilon}}
 
 
-def experiment(*, seed: int, rounds: int, scale: float, epsilon: float | None = None) -> Experiment:
+def federation(*, seed: int, rounds: int, scale: float, epsilon: float | None = None) -> Federation:
     """The four-hospital federation, with a privacy budget for each hospital if epsilon is given."""
     train, test = split(seed, scale)
     model = network()
@@ -46,10 +45,23 @@ def experiment(*, seed: int, rounds: int, scale: float, epsilon: float | None = 
     rules = Rules(
         len(train), rounds, pacing=Synchronous(quorum=2), seed=seed, training=TRAINING, privacy=private
     )
-    codec = parse(
-        "raw" if private is None else f"clip(norm={CLIP}) | gaussian_noise(std={CLIP * NOISE}) | raw"
+    codec = "raw" if private is None else f"clip(norm={CLIP}) | gaussian_noise(std={CLIP * NOISE}) | raw"
+    made = recipe(seed=seed, rounds=rounds, scale=scale, epsilon=epsilon)
+    dossier = Dossier(
+        made["name"],
+        made["settings"],
+        use={"columns": list(FEATURES), "scale": {}, "classes": ["well", "ill"]},
+        observe=lambda vector: quality(model, vector, pooled),
     )
-    return Experiment(model, train, rules, codec, PROFILES, lambda vector: quality(model, vector, pooled))
+    return Federation(model, holdings(train), rules, codec, dossier=dossier)
+
+
+def holdings(
+    train: Mapping[str, Examples], validation: Mapping[str, Examples] | None = None
+) -> dict[str, Holding]:
+    """Each hospital's patients on its own machine."""
+    held = validation or {}
+    return {name: Holding(rows, held.get(name), PROFILES[name]) for name, rows in train.items()}
 
 
 def network() -> Model:
@@ -74,9 +86,7 @@ def together(sites: Mapping[str, Examples]) -> Examples:
 
 def quality(model: Model, vector: Vector, data: Examples) -> dict[str, float]:
     """Loss, accuracy and AUROC of a model on some examples."""
-    score = model.score(vector, data)
-    chances = score.predictions
-    return {"loss": score.loss, "accuracy": accuracy(chances, data.y), "auroc": auroc(chances[:, 1], data.y)}
+    return measures(model.score(vector, data), data.y)
 
 
 def comparison(community: Vector, *, seed: int, rounds: int, scale: float) -> list[dict[str, Any]]:

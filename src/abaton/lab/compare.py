@@ -13,9 +13,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.lab.experiment import build, start
-from abaton.lab.federation import data_of, right
 from abaton.lab.history import History, history
+from abaton.lab.policies import data_of, make, right
 from abaton.lab.settings import Setting
 from abaton.store import Journal, Store
 
@@ -24,7 +23,7 @@ Heard = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Trial:
     """One policy with one seed in one environment.
 
     Attributes:
@@ -85,7 +84,7 @@ def compare(
     *,
     folder: Path | None = None,
     heard: Heard | None = None,
-) -> list[Run]:
+) -> list[Trial]:
     """Run every policy with every seed in every setting.
 
     Args:
@@ -97,8 +96,8 @@ def compare(
     """
     for setting in settings.values():  # refuse before anything starts
         for policy in policies:
-            build(setting.recipe(policy, seeds[0] if seeds else 0))
-    made: list[Run] = []
+            make(setting, policy, seeds[0] if seeds else 0)
+    made: list[Trial] = []
     for name, setting in settings.items():
         for seed in seeds:
             for policy in policies:
@@ -110,21 +109,20 @@ def compare(
     return made
 
 
-def run(store: Store, name: str, setting: Setting, policy: str, seed: int) -> Run:
+def run(store: Store, name: str, setting: Setting, policy: str, seed: int) -> Trial:
     """Run one policy, and judge its community model at moments that are the same for all."""
-    recipe = setting.recipe(policy, seed)
-    row = start(store, recipe)
-    experiment = build(recipe)
-    seconds = experiment.rules.seconds
+    federation = make(setting, policy, seed)
+    ended = federation.run(store=store)
+    row, models = ended.row, ended.versions
+    seconds = federation.rules.seconds
     assert seconds is not None
-    models = store.models(row.run)
     times = [model.at for model in models]
     moments = [seconds * k / (POINTS - 1) for k in range(POINTS)]
     newest = [models[bisect_right(times, moment) - 1] for moment in moments]
     chosen = [model.digest for model in newest]
     test = data_of(setting.task).test
     judged = {
-        digest: right(experiment.model, store.vectors.get(digest), test) for digest in dict.fromkeys(chosen)
+        digest: right(federation.model, store.vectors.get(digest), test) for digest in dict.fromkeys(chosen)
     }
     curve = tuple((moment, judged[digest]) for moment, digest in zip(moments, chosen, strict=True))
     # Kept with the run, so that its report and 'abaton compare' need not judge again.
@@ -133,17 +131,17 @@ def run(store: Store, name: str, setting: Setting, policy: str, seed: int) -> Ru
         for model in {model.version: model for model in newest}.values()
     ]
     store.finish_run(row.run, row.status, {**(row.result or {}), "progress": progress})
-    told = history(experiment.rules, Journal(store, row.run).rows())
-    return Run(name, policy, seed, curve, seconds, models[-1].version, told, row.run)
+    told = history(federation.rules, Journal(store, row.run).rows())
+    return Trial(name, policy, seed, curve, seconds, models[-1].version, told, row.run)
 
 
-def chosen(runs: Sequence[Run], environment: str, policy: str) -> list[Run]:
+def chosen(runs: Sequence[Trial], environment: str, policy: str) -> list[Trial]:
     """The runs of one policy in one environment, by seed."""
     found = [one for one in runs if (one.environment, one.policy) == (environment, policy)]
     return sorted(found, key=lambda one: one.seed)
 
 
-def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def summary(runs: Sequence[Trial]) -> list[dict[str, Any]]:
     """One line for each environment and policy: accuracy with its interval, and what travelled, as means over seeds."""
     keys = dict.fromkeys((one.environment, one.policy) for one in runs)
     lines = []
@@ -166,14 +164,14 @@ def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return lines
 
 
-def gain(runs: Sequence[Run], environment: str, one: str, other: str) -> Interval:
+def gain(runs: Sequence[Trial], environment: str, one: str, other: str) -> Interval:
     """How much better one policy is than another, seed by seed, with its interval."""
     first, second = chosen(runs, environment, one), chosen(runs, environment, other)
     pairs = zip(first, second, strict=True)
     return interval([a.accuracy - b.accuracy for a, b in pairs])
 
 
-def curves(runs: Sequence[Run]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+def curves(runs: Sequence[Trial]) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """For each environment and policy: simulated seconds, and the accuracy then, as a mean over seeds."""
     made: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for environment, policy in dict.fromkeys((one.environment, one.policy) for one in runs):

@@ -13,8 +13,9 @@ import numpy as np
 
 from abaton.control import TrainSettings
 from abaton.errors import StoreError
-from abaton.lab.experiment import build
+from abaton.federation import Making
 from abaton.lab.history import Committed, history
+from abaton.lab.recipes import build
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 
@@ -22,22 +23,15 @@ from abaton.store import Journal, Store
 def cycles(store: Store, run: str, learner: str, count: int = 10) -> list[list[float]]:
     """The validation loss after every epoch, for the first cycles of a learner."""
     row = store.run(run)
-    experiment = build(row.recipe)
+    federation = build(row.recipe)
     journal = Journal(store, row.run)
-    told = history(experiment.rules, journal.rows())
+    told = history(federation.rules, journal.rows())
     mine = [commit for commit in told.commits if commit.learner == learner][:count]
-    one = Learner(
-        learner,
-        experiment.models.get(learner, experiment.model),
-        experiment.sites[learner],
-        experiment.codec,
-        experiment.rules.seed,
-        experiment.validation.get(learner),
-    )
+    rules = federation.rules
+    making = Making(learner, row.run, federation.model, federation.codec, rules.seed, b"")
+    one = federation.sites[learner].learner(making)
     digests = {model.version: model.digest for model in store.models(row.run)}
-    return [
-        _losses(store, one, commit, digests[commit.version], experiment.rules.training) for commit in mine
-    ]
+    return [_losses(store, one, commit, digests[commit.version], rules.training) for commit in mine]
 
 
 def _losses(

@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from abaton.codecs import parse
 from abaton.control import Asynchronous, ByValidation, Rules, Scored, Synchronous, TrainSettings
+from abaton.federation import Dossier, Federation, Holding
 from abaton.lab.datasets import DataSet
 from abaton.lab.environment import heterogeneous
-from abaton.lab.experiment import Experiment, simulate
 from abaton.lab.partition import partition
 from abaton.lab.sites import sites
 from abaton.learning import Examples, mlp
@@ -86,24 +85,23 @@ def _policies(counts: Sequence[int | None]) -> Iterator[ByValidation]:
 
 
 def _run(setting: Setting, policy: ByValidation, seed: int) -> dict[str, float]:
-    experiment = _experiment(setting, policy, seed)
+    federation = _federation(setting, policy, seed)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
-        journal = Journal(store, "run")
-        outcome = simulate(experiment, journal)
-        scored = sum(kind == Scored.__name__ for kind, _ in Journal(store, "run").rows())
-        versions = store.models("run")
+        run = federation.run(store=store)
+        scored = sum(kind == Scored.__name__ for kind, _ in Journal(store, run.name).rows())
+        versions, outcome = run.versions, run.result
     late = versions[-max(1, len(versions) // 4) :]
-    size = 4 * experiment.model.layout.size
+    size = 4 * federation.model.layout.size
     return {
-        "updates": float(outcome.updates),
+        "updates": float(outcome["updates"]),
         "models_for_evaluation": float(scored),
         "megabytes_for_evaluation": scored * size / 1e6,
-        "megabytes_up": outcome.bytes_up / 1e6,
+        "megabytes_up": outcome["bytes_up"] / 1e6,
         "accuracy": float(np.mean([model.metrics["accuracy"] for model in late])),
     }
 
 
-def _experiment(setting: Setting, policy: ByValidation, seed: int) -> Experiment:
+def _federation(setting: Setting, policy: ByValidation, seed: int) -> Federation:
     data, rng = setting.data, np.random.default_rng(seed)
     dealt = partition(
         data.labels, learners=setting.learners, rng=rng, sizes_as="power-law", classes_as="Non-IID(3x8)"
@@ -112,9 +110,10 @@ def _experiment(setting: Setting, policy: ByValidation, seed: int) -> Experiment
     tried = np.sort(rng.permutation(len(data.test))[:_TRIED])
     test = Examples(data.test.x[tried], data.test.y[tried])
     model = mlp(features=data.train.x.shape[1], classes=len(data.classes), hidden=(setting.hidden,))
-    return Experiment(
+    machines = heterogeneous(dealt.by_size()).profiles
+    return Federation(
         model,
-        {name: mine.train for name, mine in split.items()},
+        {name: Holding(mine.train, mine.validation, machines[name]) for name, mine in split.items()},
         Rules(
             setting.learners,
             rounds=100_000,
@@ -124,8 +123,8 @@ def _experiment(setting: Setting, policy: ByValidation, seed: int) -> Experiment
             training=setting.training,
             seed=seed,
         ),
-        parse("raw"),
-        heterogeneous(dealt.by_size()).profiles,
-        lambda vector: {"accuracy": accuracy(model.score(vector, test).predictions, test.y)},
-        {name: mine.validation for name, mine in split.items()},
+        dossier=Dossier(
+            "evaluators",
+            observe=lambda vector: {"accuracy": accuracy(model.score(vector, test).predictions, test.y)},
+        ),
     )

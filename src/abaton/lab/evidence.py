@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.lab.compare import Heard, Run, compare, curves, run, summary
+from abaton.lab.compare import Heard, Trial, compare, curves, run, summary
 from abaton.lab.cost import community_costs
 from abaton.lab.cycles import cycles, median_and_spread
-from abaton.lab.experiment import build
 from abaton.lab.paper import ASYNCHRONOUS, SYNCHRONOUS, TABLES, PaperTable
+from abaton.lab.policies import make
 from abaton.lab.reduction import Choice, reduced, settings_of
 from abaton.lab.settings import Setting
 from abaton.report.policies import (
@@ -68,7 +68,7 @@ def evidence(name: str, choice: Choice, heard: Heard | None = None) -> Evidence:
 
 def _accuracies(table: PaperTable, choice: Choice, heard: Heard | None, parts: Sequence[str]) -> Evidence:
     """Accuracy of each policy in each environment: Tables I to III, Fig. 5 to 8."""
-    runs: list[Run] = []
+    runs: list[Trial] = []
     published: dict[tuple[str, str], float] = {}
     seeds = range(1, choice.seeds + 1)
     for part in parts:
@@ -209,8 +209,8 @@ def _exchanges(choice: Choice, heard: Heard | None) -> Evidence:
 
 
 def _groups(setting: Setting, policy: str) -> dict[str, str]:
-    profiles = build(setting.recipe(policy, 1)).profiles
-    return {name: profile.group for name, profile in profiles.items()}
+    sites = make(setting, policy, 1).sites
+    return {name: site.profile.group for name, site in sites.items()}
 
 
 def _place(choice: Choice) -> Any:

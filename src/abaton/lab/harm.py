@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from abaton.lab.compare import Heard, Run, compare, interval
-from abaton.lab.experiment import build
+from abaton.lab.compare import Heard, Trial, compare, interval
+from abaton.lab.policies import make
 from abaton.lab.settings import Setting
 
 
@@ -91,10 +91,9 @@ def _against(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> flo
     return None
 
 
-def _share(one: Run, setting: Setting, bad: Mapping[int, str]) -> float:
+def _share(one: Trial, setting: Setting, bad: Mapping[int, str]) -> float:
     """The largest share of a bad learner in the last mix."""
-    partition = build(setting.recipe(one.policy, one.seed)).partition
-    assert partition is not None
+    partition = make(setting, one.policy, one.seed).dossier.facts["partition"]
     by_size = sorted(partition["learners"], key=lambda line: -int(line["examples"]))
     names = [by_size[place]["learner"] for place in bad]
     shares = one.told.shares()

@@ -128,8 +128,11 @@ class Crew:
 
     def _work(self, job: Job) -> float:
         """About how many multiplications a job takes: forward once, backward twice."""
-        learner = self._learners[job.learner]
-        return 3.0 * learner.steps(job.settings) * job.settings.batch_size * learner.model.layout.size
+        learner, settings = self._learners[job.learner], self._settings(job)
+        return 3.0 * learner.steps(settings) * settings.batch_size * learner.model.layout.size
+
+    def _settings(self, job: Job) -> TrainSettings:
+        return self._learners[job.learner].limited(job.settings)
 
     def _train_in_threads(
         self, jobs: Sequence[Job], chosen: Sequence[int], answers: dict[int, Update | AbatonError]
@@ -162,7 +165,8 @@ class Crew:
         alike: dict[tuple[int, TrainSettings], list[int]] = {}
         for i in chosen:
             if self._work(jobs[i]) <= _WORTH_A_THREAD:
-                alike.setdefault((id(self._learners[jobs[i].learner].model), jobs[i].settings), []).append(i)
+                model = self._learners[jobs[i].learner].model
+                alike.setdefault((id(model), self._settings(jobs[i])), []).append(i)
         for some in alike.values():
             for stack in self._bounded({i: jobs[i] for i in some}):
                 answers |= self._train_together(stack)
@@ -195,7 +199,8 @@ class Crew:
             seats = {i: seat for i, seat in asked.items() if seat is not None}
             if not seats:
                 return {}
-            made = train_stacked(network, list(seats.values()), first.settings, parts, self._divide)
+            settings = self._settings(first)
+            made = train_stacked(network, list(seats.values()), settings, parts, self._divide)
         except AbatonError:
             return {}
         return {

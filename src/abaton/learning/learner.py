@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,8 +82,17 @@ class Learner:
     """Trains on one site's examples.
 
     Everything random comes from the run's seed, the learner's name and the task, so the same task always gives the same
-    update. The secret, which the controller never sees, feeds the noise for privacy. What must stay at the site (the
-    codec's memory, running statistics, a kept momentum) stays in this object.
+    update. What must stay at the site (the codec's memory, running statistics, a kept momentum) stays in this object.
+
+    Args:
+        name: the site's name.
+        model: what is trained.
+        examples: what it is trained on.
+        codec: how updates travel.
+        seed: the run's.
+        validation: what models are scored on.
+        secret: what feeds the noise for privacy; the controller never sees it.
+        batch: the largest batch that the site allows, if it limits it.
     """
 
     def __init__(
@@ -94,10 +103,12 @@ class Learner:
         codec: Pipeline,
         seed: int,
         validation: Examples | None = None,
+        *,
         secret: bytes = b"",
+        batch: int | None = None,
     ) -> None:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
-        self.validation, self._secret = validation, secret
+        self.validation, self.secret, self.batch = validation, secret, batch
         self._memory = codec.start(model.layout)
         self._local: dict[str, Vector] = {}
         self.cohort = ""
@@ -138,9 +149,15 @@ class Learner:
             parts[part][rest] = values
         self._memory, self._local = parts["codec"], parts["model"]
 
+    def limited(self, settings: TrainSettings) -> TrainSettings:
+        """The settings by which the learner trains: in batches that are not larger than the site allows."""
+        if self.batch is None or settings.batch_size <= self.batch:
+            return settings
+        return replace(settings, batch_size=self.batch)
+
     def steps(self, settings: TrainSettings) -> int:
         """How many batches a task takes."""
-        return self.model.steps(self.size(settings), settings)
+        return self.model.steps(self.size(settings), self.limited(settings))
 
     def size(self, settings: TrainSettings) -> int:
         """How many examples a task is trained on."""
@@ -168,6 +185,7 @@ class Learner:
         self, task: str, version: int, start: Vector, settings: TrainSettings, watch: Watch = ALONE
     ) -> Update:
         """Train from a version of the community model and encode what changed."""
+        settings = self.limited(settings)
         if settings.adaptive is not None and not settings.steps:
             return self._train_adaptively(task, version, start, settings, watch)
         epochs = self._epochs(task, start, settings, self._enough(settings, watch))
@@ -215,7 +233,7 @@ class Learner:
 
         Several learners' epochs may be taken in turns. To take `settings.epochs` of them and send the last is `train`.
         """
-        for number, trained in enumerate(self._epochs(task, start, settings), 1):
+        for number, trained in enumerate(self._epochs(task, start, self.limited(settings)), 1):
             loss = float("nan")
             if self.validation is not None:
                 loss = self.model.score(trained.vector, self.validation, trained.local).loss
@@ -260,9 +278,9 @@ class Learner:
 
     def _task_secret(self, task: str) -> bytes:
         """A secret for each task: two updates from the same version must not carry the same noise."""
-        if not self._secret:
+        if not self.secret:
             return b""
-        text = len(self._secret).to_bytes(4, "little") + self._secret + task.encode()
+        text = len(self.secret).to_bytes(4, "little") + self.secret + task.encode()
         return hashlib.blake2b(text, digest_size=32, person=b"abaton-task-1").digest()
 
     def _generator(self, task: str) -> np.random.Generator:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from abaton.control.messages import Counts
 from abaton.errors import SettingsError
+from abaton.learning.model import Score
 
 _MOST = 1e30  # a loss that is not a number, or endless, is told as this: a journal holds numbers only
 
@@ -62,6 +63,19 @@ def accuracy(chances: NDArray[Any], labels: NDArray[Any]) -> float:
     0.5
     """
     return float((chances.argmax(1) == labels).mean())
+
+
+def measures(score: Score, labels: NDArray[Any]) -> dict[str, float]:
+    """How good predictions are: loss, and accuracy and AUROC of classes, or the root mean square error of values.
+
+    >>> measures(Score(0.5, np.array([[0.9, 0.1], [0.4, 0.6]])), np.array([0, 1]))
+    {'loss': 0.5, 'accuracy': 1.0, 'auroc': 1.0}
+    """
+    said = score.predictions
+    if said.ndim == 1:
+        return {"loss": score.loss, "rmse": float(np.sqrt(np.mean((said - labels) ** 2)))}
+    made = {"loss": score.loss, "accuracy": accuracy(said, labels)}
+    return {**made, "auroc": auroc(said[:, 1], labels)} if said.ndim == 2 and said.shape[1] == 2 else made
 
 
 def auroc(scores: NDArray[Any], labels: NDArray[Any]) -> float:

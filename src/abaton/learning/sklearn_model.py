@@ -47,6 +47,15 @@ class SklearnModel:
         )
 
     @property
+    def description(self) -> str:
+        """The estimator in scikit-learn's own words."""
+        return f"{' '.join(repr(self.factory()).split())}, {self.features} features, {self.classes} classes"
+
+    def ready(self, vector: Vector) -> Any:
+        """An estimator of its own with these weights, to be used."""
+        return self._loaded(vector, TrainSettings(), 0)
+
+    @property
     def remembers(self) -> bool:
         """Nothing stays at a site."""
         return False

@@ -58,7 +58,7 @@ class TorchModel:
     ) -> None:
         if task not in ("classes", "value"):
             raise SettingsError(f"the task is '{task}'", where="model", remedy="use 'classes' or 'value'")
-        self.factory, self.task = factory, task
+        self.factory, self.task, self._compiled = factory, task, compiled
         self._module = factory()
         self._parameters = [p for p in self._module.parameters() if p.requires_grad]
         foreign = [name for name, p in self._module.named_parameters() if p.dtype != torch.float32]
@@ -74,6 +74,24 @@ class TorchModel:
         images = [m.weight for m in self._module.modules() if isinstance(m, nn.Conv2d)]
         self._images = bool(images)
         _lay_over(self._parameters, self._flat, last={id(weight) for weight in images})
+
+    @property
+    def description(self) -> str:
+        """The module in PyTorch's own words, what it learns, and how it is trained."""
+        return f"{' '.join(str(self._module).split())}, {self.task}" + ("" if self.dense else ", by PyTorch")
+
+    def ready(self, vector: Vector) -> nn.Module:
+        """A module of its own with these weights, to be used: its output is one number a class, or the value."""
+        made, source = self.factory(), torch.from_numpy(self.layout.check(vector, whose="the model").copy())
+        trained = [p for p in made.parameters() if p.requires_grad]
+        with torch.no_grad():
+            for parameter, part in zip(trained, _parts(trained, source), strict=True):
+                parameter.copy_(part)
+        return made.eval()
+
+    def __reduce__(self) -> tuple[Callable[..., TorchModel], tuple[Any, ...]]:
+        """What a cluster's own way of moving objects takes along: the factory, not the weights."""
+        return _again, (self.factory, self.task, self._compiled)
 
     @property
     def remembers(self) -> bool:
@@ -206,6 +224,10 @@ class TorchModel:
     def _targets(self, data: Examples) -> torch.Tensor:
         kind = np.int64 if self.task == "classes" else np.float32
         return _tensor(np.asarray(data.y, dtype=kind))
+
+
+def _again(factory: Callable[[], nn.Module], task: Task, compiled: bool) -> TorchModel:  # noqa: FBT001
+    return TorchModel(factory, task=task, compiled=compiled)
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -105,17 +105,22 @@ def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
             "question": "How good does the community model of four invented clinics become, which differ in size, "
             "in speed, and in who comes to them?",
         }
-    return {"title": f"Experiment '{name}'", "question": "What does the recipe below lead to?"}
+    sites = settings.get("sites")
+    return {
+        "title": f"A federation of {sites} sites" if sites else f"Experiment '{name}'",
+        "question": "How good does the community model become?",
+    }
 
 
 def _program(name: str, settings: Mapping[str, Any], engine: str) -> str:
     """A program that makes the run again; under the simulated clock, to the same digest."""
+    if name not in ("policy", "clinics"):
+        return "The program that made it, with the same data: Federation(...).run(name)\n"
     where = "" if engine == "virtual" else f", engine={engine!r}"
     return (
         "from pathlib import Path\n"
-        "from abaton.lab.experiment import start\n"
-        "from abaton.store import Store\n\n"
+        "from abaton.lab import build\n\n"
         f"recipe = {{'name': {name!r}, 'settings': {dict(settings)!r}}}\n"
-        'with Store(Path("again")) as store:\n'
-        f'    print(start(store, recipe{where}).result["digest"])\n'
+        f'run = build(recipe).run(store=Path("again"){where})\n'
+        'print(run.result["digest"])\n'
     )

@@ -4,7 +4,14 @@ from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.centre import CentreAway, CentreClient
 from abaton.site.checking import Check, check_site, checked
-from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, StatedGround, subject_tag
+from abaton.site.consent import (
+    WITHDRAWN,
+    ConsentGate,
+    Permission,
+    RegisteredConsents,
+    StatedGround,
+    subject_tag,
+)
 from abaton.site.dealings import Dealings, deal
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
@@ -21,6 +28,7 @@ from abaton.site.starting import starter
 from abaton.site.web import Web
 
 __all__ = [
+    "WITHDRAWN",
     "BulkSource",
     "CentreAway",
     "CentreClient",

@@ -9,11 +9,13 @@ from typing import NamedTuple, Protocol
 
 from abaton.governance import Action, Ask, Reason, Registry, tag
 
+WITHDRAWN = "the consent was withdrawn"
+
 _WORDS = {
     Reason.ABSENT: "there is no consent",
     Reason.EXPIRED: "the consent has expired",
     Reason.NOT_YET: "the consent does not hold yet",
-    Reason.WITHDRAWN: "the consent was withdrawn",
+    Reason.WITHDRAWN: WITHDRAWN,
     Reason.OTHER_DOCUMENT: "the consent is to another version of the study document",
     Reason.NOT_OPTED_IN: "the person takes part in no studies",
     Reason.NOT_PERMITTED: "the consent does not permit this",

@@ -85,6 +85,8 @@ class Site:
     read: Counter[str] = field(default_factory=Counter, init=False)
     left_out: Counter[str] = field(default_factory=Counter, init=False)
     tally: Tally = field(default_factory=Tally, init=False)
+    refused: set[str] = field(default_factory=set, init=False, repr=False)
+    """Who was read and has not agreed, by the Patient's id; it never leaves the site."""
     people: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     """Of everybody who was kept: how rows name them, and the Patient's id; it never leaves the site."""
 
@@ -112,7 +114,7 @@ class Site:
         """Every subject that is read, eligible and consented, with what is kept of their records."""
         self.funnel, self.read, self.left_out, self.tally = Funnel(), Counter(), Counter(), Tally()
         self.faults.clear()
-        self.people = {}
+        self.people, self.refused = {}, set()
         cleaner = _Cleaner(self)
         for subject in self._subjects():
             self.funnel.reach(Stage.READ)
@@ -123,6 +125,7 @@ class Site:
             permission = self.gate(subject.id, self.now, kinds=cleaner.kinds(subject))
             if not permission.allowed:
                 self.funnel.stop(Stage.CONSENTED, permission.reason)
+                self.refused.add(subject.id)
                 continue
             self.funnel.reach(Stage.CONSENTED)
             try:

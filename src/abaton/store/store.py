@@ -122,15 +122,17 @@ class Store:
             )
             return [RunRow(**row) for row in rows.mappings()]
 
+    def known(self, name: str) -> RunRow | None:
+        """The run of exactly this name, if there is one."""
+        chosen = sql.select(schema.runs).where(schema.runs.c.run == name)
+        with self.reading() as connection:
+            found = connection.execute(chosen).mappings().first()
+        return RunRow(**found) if found else None
+
     def run(self, name: str) -> RunRow:
         """One run by its name or the beginning of it."""
-        with self.reading() as connection:
-            exact = (
-                connection.execute(sql.select(schema.runs).where(schema.runs.c.run == name))
-                .mappings()
-                .first()
-            )
-        found = [RunRow(**exact)] if exact else [row for row in self.runs() if row.run.startswith(name)]
+        exact = self.known(name)
+        found = [exact] if exact else [row for row in self.runs() if row.run.startswith(name)]
         if len(found) == 1:
             return found[0]
         what = f"there is no run '{name}'" if not found else f"'{name}' fits {len(found)} runs"

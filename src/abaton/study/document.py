@@ -44,12 +44,7 @@ from abaton.study.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from abaton.federation import Options
-    from abaton.site import SiteFile
-    from abaton.store import RunRow, Store
+    pass
 
 FORMAT = "abaton-study/1"
 
@@ -261,21 +256,6 @@ class Study(Part):
         """All that the de-identifier has to know of this study, on a given day."""
         wants = tuple(requirement.plain(today) for requirement in self.data)
         return Need(self.study.id, wants, self.deidentification)
-
-    def run(self, sites: Sequence[SiteFile | Path], store: Store, options: Options | None = None) -> RunRow:
-        """Run the study at some sites, from their records to a judged community model.
-
-        Args:
-            sites: The sites' documents, or where they are.
-            store: Where the run is kept.
-            options: Which engine, which seed, and more.
-
-        Raises:
-            Refused: Too few sites can take part; nothing was trained.
-        """
-        from abaton.federation import run_study
-
-        return run_study(self, sites, store, options)
 
     def plan(self) -> Plan:
         """The feature plan: from the columns of the views to a site's table.

@@ -17,11 +17,10 @@ from abaton.engines.flower.seats import MOST_EVALUATIONS
 from abaton.engines.flower.survey import Survey
 from abaton.errors import AbatonError
 from abaton.federation.judging import Told
-from abaton.federation.members import Scale, Sums, check_enough, scale_of, told_of
+from abaton.federation.members import Sums, check_enough, scale_of, told_of
 from abaton.federation.network.shapes import cohort_told
 from abaton.federation.network.wording import (
     body_of,
-    scale_row,
     sums_from,
     text,
     told_from,
@@ -29,6 +28,7 @@ from abaton.federation.network.wording import (
     whole,
     worded,
 )
+from abaton.federation.prepared import Scale
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.federated import Choice, Histogram, choose, merge
 from abaton.records.features import columns
@@ -49,7 +49,7 @@ class Ready:
         left_out: Why others do not take part.
         told: What there is to tell of every site, masked.
         anonymity: What was asked of the union and what was chosen; none if nothing was asked.
-        label: Mean and deviation by which values were scaled.
+        scale: What all sites scale by.
     """
 
     tables: Mapping[str, str]
@@ -58,7 +58,7 @@ class Ready:
     left_out: Mapping[str, str]
     told: Mapping[str, Mapping[str, Any]]
     anonymity: Mapping[str, Any] | None
-    label: tuple[float, float]
+    scale: Scale
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Preparation:
         dealt = self._ask("deal", list(able), body, self._sums)
         self._check(dealt)
         scale = scale_of(self.study.learning, [dealt[name] for name in sorted(dealt)])
-        made = self._ask("scale", list(dealt), {**body, "scale": scale_row(scale)}, self._member)
+        made = self._ask("scale", list(dealt), {**body, "scale": scale.row()}, self._member)
         self._check(made)
         return self._ready(made, told, scale, hidden)
 
@@ -120,7 +120,7 @@ class Preparation:
             dict(sorted(self.left_out.items())),
             {name: told.get(name, {}) for name in sorted({*told, *self.left_out})},
             anonymity,
-            scale.label,
+            scale,
         )
 
     def _ask(

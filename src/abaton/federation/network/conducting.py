@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import fcntl
 import json
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from abaton import __version__
 from abaton.control import Event, State
-from abaton.engines import Outcome, Run, live, status_of
+from abaton.engines import Outcome, Profile, Running
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
 from abaton.engines.flower.survey import Survey
 from abaton.errors import AbatonError, SettingsError
+from abaton.federation.course import point_of, some_versions, traffic_of
+from abaton.federation.federation import Dossier, Federation, new_name
+from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_counts
-from abaton.federation.network.asking import Preparation, Ready, Step, judged
+from abaton.federation.network.asking import Preparation, Step, judged
 from abaton.federation.network.wording import worded
-from abaton.federation.recipes import facts, point_of, some_versions, traffic_of
-from abaton.federation.running import COMMUNITY, RECIPE
+from abaton.federation.run import COMMUNITY
+from abaton.federation.studies import STUDY, StudyOptions, study_facts, use_of
 from abaton.files import replacing
-from abaton.learning import Model
+from abaton.learning import Learner, Model
 from abaton.records.features import columns
-from abaton.software import versions
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
 
@@ -163,11 +164,27 @@ class Controller:
         """Begin a run, or go on with one of this study that was cut off."""
         row = self._begun()
         if row is None:
-            row = self._begin()
+            run, sites, dossier = self._begin()
         else:
-            self.step(f"run {row.run} is gone on with")
-        with self.store.holding(row.run):
-            return self._live(row)
+            run, sites = row.run, row.recipe["fingerprint"]["sites"]
+            dossier = Dossier(STUDY, row.recipe["settings"], self.study.study.id)
+            self.step(f"run {run} is gone on with")
+        learning, members = self._learning, tuple(sites)
+        dossier = replace(dossier, judge=partial(self._judged, members=members))
+        seed = dossier.settings["seed"]
+        federation = Federation(
+            self._model,
+            {name: Elsewhere(digest) for name, digest in sites.items()},
+            learning.rules(len(members), seed=seed),
+            learning.pipeline(),
+            dossier=dossier,
+        )
+        carrier = _OverPost(partial(self._engine, members=members))
+        ended = federation.run(run, store=self.store, engine=carrier, watch=self._watch).row
+        self.step(f"run {run} has ended: {(ended.result or {})['reason']}")
+        about = {"run": run, "study": self.study.hash}
+        self._survey.ask(dict.fromkeys(set(members) & set(self._survey.there()), worded("end", about, {})))
+        return ended
 
     @property
     def _learning(self) -> Learning:
@@ -198,75 +215,47 @@ class Controller:
         ]
         return found[-1] if found else None
 
-    def _begin(self) -> RunRow:
-        wish, created, model = self.told.wish, datetime.now(UTC), self._model
-        run = f"{self.study.study.id}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    def _begin(self) -> tuple[str, Mapping[str, str], Dossier]:
+        """Wait for sites and prepare a run with them: its name, who takes part, and what is kept with it."""
+        wish = self.told.wish
+        run = new_name(self.study.study.id)
         self.step(f"waiting for {wish.sites} sites")
         names = self._survey.wait(wish.sites)
         ready = Preparation(self.study, self._survey, run, wish.seed, self.step)(names)
-        recipe = self._recipe(ready, created)
-        row = RunRow(run, created.isoformat(), ENGINE, recipe, model.layout.digest, "running", None)
-        self.store.add_run(row)
         self.step(f"run {run} begins with {', '.join(ready.tables)}")
-        return row
-
-    def _recipe(self, ready: Ready, now: datetime) -> dict[str, Any]:
-        wish, plan = self.told.wish, self.study.plan()
-        settings = {
-            "study": write_toml(self.study),
-            "sites": [],
-            "seed": wish.seed,
-            "now": now.isoformat(),
-            "profiles": {},
-            "baselines": False,
-            "resamples": wish.resamples,
-        }
-        return {
-            "name": RECIPE,
-            "settings": settings,
-            "study": facts(self.study),
-            "method": self._learning.model_dump(mode="json"),
+        options = StudyOptions(wish.seed, resamples=wish.resamples)
+        now = datetime.now(UTC).isoformat()
+        settings = {"study": write_toml(self.study), "sites": [], "now": now, **options.row()}
+        facts = {
+            **study_facts(self.study),
             "tables": dict(ready.tables),
             "cohorts": dict(ready.cohorts),
             "left_out": dict(ready.left_out),
             "anonymity": ready.anonymity,
             "told": {name: dict(told) for name, told in ready.told.items()},
-            "columns": [column.name for column in columns(plan)],
-            "classes": list(plan.label.names),
-            "software": f"abaton {__version__}",
-            "versions": versions(),
             "smallest_counts": dict(ready.floors),
         }
+        plan = self.study.plan()
+        use = use_of(columns(plan), tuple(plan.label.names), ready.scale)
+        dossier = Dossier(STUDY, settings, self.study.study.id, facts, use)
+        return run, ready.tables, dossier
 
-    def _live(self, row: RunRow) -> RunRow:
-        members = tuple(row.recipe["tables"])
-        seed = row.recipe["settings"]["seed"]
-        rules = self._learning.rules(len(members), seed=seed)
-        run = Run(rules, self._model, self._learning.pipeline(), Journal(self.store, row.run))
-        engine = self._engine(row, run, members)
-        self._known = run.journal.known
-        if self._known:
-            engine.note("the controller was started again")
-        outcome = live(run, engine, self._watch)
-        self.step("sites judge the community model")
-        result = {**asdict(outcome), **self._judged(row, run.journal, outcome, members)}
-        self.store.finish_run(row.run, status_of(outcome, rules), result)
-        self.step(f"run {row.run} has ended: {outcome.reason}")
-        about = {"run": row.run, "study": self.study.hash}
-        self._survey.ask(dict.fromkeys(set(members) & set(self._survey.there()), worded("end", about, {})))
-        return self.store.run(row.run)
-
-    def _engine(self, row: RunRow, run: Run, members: tuple[str, ...]) -> FlowerEngine:
-        wish = self.told.wish
+    def _engine(self, running: Running, *, members: tuple[str, ...]) -> FlowerEngine:
+        wish, journal = self.told.wish, running.journal
 
         def admitted() -> dict[int, tuple[str, str]]:
             return {node: seat for node, seat in self._admitted().items() if seat[0] in members}
 
+        layout = running.model.layout.digest
         network = Network(
-            row.run, row.layout, self.study.hash, admitted, wish.patience, wish.absence, wish.poll
+            journal.run, layout, self.study.hash, admitted, wish.patience, wish.absence, wish.poll
         )
         post = Among(self._post, admitted)
-        return FlowerEngine(post, network, keep=run.journal.payloads.put, check=run.check)
+        engine = FlowerEngine(post, network, keep=journal.payloads.put, check=running.check)
+        self._known = journal.known
+        if self._known:
+            engine.note("the controller was started again")
+        return engine
 
     def _watch(self, state: State, event: Event) -> None:
         self._known -= 1
@@ -280,28 +269,64 @@ class Controller:
             self.step(f"{event.at:.0f} s: version {state.version} of {self._learning.rounds}")
 
     def _judged(
-        self, row: RunRow, journal: Journal, outcome: Outcome, members: tuple[str, ...]
+        self, store: Store, row: RunRow, outcome: Outcome, *, members: tuple[str, ...]
     ) -> dict[str, Any]:
-        floors, classes = row.recipe["smallest_counts"], row.recipe["classes"]
-        floor, resamples = max(floors.values()), row.recipe["settings"]["resamples"]
-        some = list(some_versions(self.store, row.run)) if resamples else []
-        models = [vector for _, vector in some] or [self.store.vectors.get(outcome.digest)]
+        """What the sites tell of the community model's versions, added up."""
+        self.step("sites judge the community model")
+        floors, classes = row.recipe["smallest_counts"], row.recipe["use"]["classes"]
+        settings, floor = row.recipe["settings"], max(floors.values())
+        seed, resamples = settings["seed"], settings["resamples"]
+        some = list(some_versions(store, row.run)) if resamples else []
+        models = [vector for _, vector in some] or [store.vectors.get(outcome.digest)]
         about = {"run": row.run, "study": self.study.hash, "layout": row.layout}
         cases = 0 if not classes else 1 if len(classes) == 2 else len(classes)
         told = judged(self._survey, about, members, models, cases)
 
         def judge(each: int, resamples: int) -> dict[str, Any]:
-            seed, last = row.recipe["settings"]["seed"], {COMMUNITY: told[each]}
+            last = {COMMUNITY: told[each]}
             return judge_counts(self._learning, classes, floor, last, seed=seed, resamples=resamples)
 
         points = [
             point_of(version, judge(i, 0), classes=bool(classes)) for i, (version, _) in enumerate(some)
         ]
         return {
-            "traffic": traffic_of(journal, self._model.layout.size),
+            "traffic": traffic_of(Journal(store, row.run), self._model.layout.size),
             "evaluation": judge(len(models) - 1, resamples),
             "progress": [point for each in points for point in each],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A site that is a member of a run on a network: its rows and its learner are there."""
+
+    digest: str
+    profile: Profile = field(default_factory=Profile)
+    lessened: ClassVar[bool] = False
+
+    def fingerprint(self, secret: bytes) -> str:
+        """The digest that the site told, under a key of its own."""
+        return self.digest
+
+    def learner(self, making: Making) -> Learner:
+        """There is none here."""
+        raise AssertionError(f"the learner of {making.name} is at its site")
+
+
+@dataclass(frozen=True, slots=True)
+class _OverPost:
+    """Opens the engine over the post that Flower carries."""
+
+    start: Callable[[Running], FlowerEngine]
+    name: ClassVar[str] = ENGINE
+
+    def secret(self, seed: int, site: str, states: Path) -> bytes:
+        """Sites keep their own."""
+        return b""
+
+    def open(self, running: Running) -> FlowerEngine:
+        """The engine, ready for a run."""
+        return self.start(running)
 
 
 class Among:

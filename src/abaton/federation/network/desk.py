@@ -132,13 +132,13 @@ class StudyDesk:
     def _scale(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
         assert self.study.learning is not None
         if not folder.ready:
-            waiting, seed = folder.waiting(), int(body["seed"])
-            dealt = deal(self.study, self._reading(waiting), self._shown(waiting.table, body), seed)
+            waiting, seed, secret = folder.waiting(), int(body["seed"]), secrets.token_bytes(32)
+            reading = replace(self._reading(waiting), key=secret)
+            dealt = deal(self.study, reading, self._shown(waiting.table, body), seed)
             scale = scale_from(body["scale"])
-            made = member(self.study.learning, dealt, scale)
-            kept = Kept(made, dealt.table.classes, scale.label, seed, secrets.token_bytes(32), "")
-            everybody = (*made.rows.train.subjects, *made.rows.validation.subjects, *made.test.subjects)
-            _, cohort = self.roll(kept, run).taken(everybody, datetime.now(UTC).timestamp())
+            made = member(self.study.learning, dealt, scale, dealt.entries())
+            kept = Kept(made, dealt.table.classes, scale.label, seed, secret, "")
+            _, cohort = self.roll(kept, run).taken(made.everybody, datetime.now(UTC).timestamp())
             folder.keep(replace(kept, cohort=cohort))
         kept = folder.kept(self.file)
         told = {"table": kept.member.digest, "cohort": kept.cohort, "floor": kept.member.floor}
@@ -218,8 +218,7 @@ class RunDesk(Desk):
         """Counts of how models do on test rows; those of whoever has left are not used."""
         kept = self._kept
         mine, roll = kept.member, self._desk.roll(kept, self._run)
-        everybody = (*mine.rows.train.subjects, *mine.rows.validation.subjects, *mine.test.subjects)
-        inside, _ = roll.taken(everybody, datetime.now(UTC).timestamp())
+        inside, _ = roll.taken(mine.everybody, datetime.now(UTC).timestamp())
         asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
         models = drawer.models(asked)
         told = [told_row(site_counts(mine, kept, self.learner.model, vector, inside)) for vector in models]

@@ -20,7 +20,7 @@ from abaton.errors import Refused
 from abaton.federation.members import scale_of
 from abaton.federation.network.desk import StudyDesk
 from abaton.federation.network.fields import fields_of, words_for
-from abaton.federation.network.wording import body_of, scale_row, sums_from, worded
+from abaton.federation.network.wording import body_of, sums_from, worded
 from abaton.federation.rolls import Roll
 from abaton.records.anonymity.federated import Choice, Histogram, choose
 from abaton.records.features import columns
@@ -77,7 +77,7 @@ def _answers(file: SiteFile, study: Study, folder: Path) -> Iterator[tuple[str, 
     if dealt.reason is not None or body_of(dealt)["problem"]:
         return
     scale = scale_of(study.learning, [sums_from(body_of(dealt)["sums"])])
-    yield "scale", desks["train"].answer(worded("scale", about, {**body, "scale": scale_row(scale)}))
+    yield "scale", desks["train"].answer(worded("scale", about, {**body, "scale": scale.row()}))
     plan = study.plan()
     model = study.learning.model(features=len(columns(plan)), classes=len(plan.label.names))
     start = model.initial(_SEED)

@@ -16,7 +16,8 @@ import numpy as np
 from abaton.engines.flower import Parcel
 from abaton.errors import PayloadError
 from abaton.federation.judging import Subset, Told
-from abaton.federation.members import Scale, Sums
+from abaton.federation.members import Sums
+from abaton.federation.prepared import Scale
 from abaton.learning.clinical import BINS, ScoreCounts
 from abaton.learning.values import ValueSums
 from abaton.records.features import Moments, Statistics
@@ -45,11 +46,6 @@ def body_of(parcel: Parcel) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise unreadable()
     return found
-
-
-def scale_row(scale: Scale) -> dict[str, Any]:
-    """What all scale by, as plain values."""
-    return {"columns": _moments_row(scale.columns), "label": list(scale.label)}
 
 
 def scale_from(row: Mapping[str, Any]) -> Scale:

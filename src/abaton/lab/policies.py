@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from abaton.codecs import parse
 from abaton.control import ByValidation, Rules, TrainSettings, policies
 from abaton.engines import Profile
 from abaton.errors import SettingsError
+from abaton.federation import Dossier, Federation, Holding
 from abaton.lab.datasets import DataSet, load
 from abaton.lab.environment import Environment, heterogeneous
-from abaton.lab.experiment import Experiment
 from abaton.lab.images import Preparation, prepare
 from abaton.lab.partition import Partition, partition
 from abaton.lab.poison import poisoned
@@ -37,7 +36,7 @@ _MOST_EPOCHS = 1000  # of an adaptive cycle, which ends itself
 _SLACK = 1.001  # rounds end at sums of floats: let the last one in
 
 
-def experiment(
+def federation(
     *,
     policy: str,
     seed: int,
@@ -48,7 +47,7 @@ def experiment(
     measure: str,
     own: bool,
     bad: Mapping[str, str],
-) -> Experiment:
+) -> Federation:
     """The federation that a recipe describes."""
     setting = Setting(
         Task(**task),
@@ -62,7 +61,7 @@ def experiment(
     return make(setting, policy, seed)
 
 
-def make(setting: Setting, policy: str, seed: int) -> Experiment:
+def make(setting: Setting, policy: str, seed: int) -> Federation:
     """A federation that is ready to run."""
     if not setting.rounds > 0:
         raise SettingsError(f"rounds is {setting.rounds}", where="setting", remedy="use a number above 0")
@@ -75,17 +74,15 @@ def make(setting: Setting, policy: str, seed: int) -> Experiment:
     split = sites(data.train, data.labels, dealt, validation=share, rng=np.random.default_rng([seed, 5]))
     split, models = _spoil(split, model, dealt, setting.bad, len(data.classes))
 
-    return Experiment(
-        model,
-        {name: one.train for name, one in split.items()},
-        rules,
-        parse("raw"),
-        machines.profiles,
-        None,  # judged afterwards, at a few moments: hundreds of versions would cost more than their training
-        {name: one.validation for name, one in split.items()} if share else {},
-        models,
-        summary(dealt, data.classes, machines),
-    )
+    # Versions are judged afterwards, at a few moments: all of them would cost more than their training.
+    holdings = {
+        name: Holding(one.train, one.validation if share else None, machines.profiles[name], models.get(name))
+        for name, one in split.items()
+    }
+    recipe = setting.recipe(policy, seed)
+    facts = {"partition": summary(dealt, data.classes, machines)}
+    dossier = Dossier(recipe["name"], recipe["settings"], facts=facts, use={"classes": list(data.classes)})
+    return Federation(model, holdings, rules, dossier=dossier)
 
 
 def summary(dealt: Partition, names: tuple[str, ...], machines: Environment) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is kept with a run of a study, whatever the engine: its facts, who sent how much, and how it went over time."""
+"""How a run went, looked at when it is over: who sent how much, and some versions of the community model."""
 
 from __future__ import annotations
 
@@ -8,32 +8,9 @@ from typing import Any
 
 from abaton.control import Arrived, from_row
 from abaton.store import Journal, ModelRow, Store
-from abaton.study import Study
 from abaton.vectors import Vector
 
 _CURVE = 20  # versions of the community model that are judged, for the curve over time
-
-
-def facts(study: Study) -> dict[str, Any]:
-    """What a reader of the run wants to know of the study."""
-    about, kept = study.study, study.deidentification
-    return {
-        "id": about.id,
-        "hash": study.hash,
-        "title": about.title,
-        "question": " ".join((about.question or "").split()),
-        "purpose": about.purpose.value,
-        "legal_basis": about.legal_basis,
-        "centre": study.centre.name,
-        "shares": [each.value for each in about.shares],
-        "mechanism": kept.mechanism.value,
-        "dates": kept.dates.value,
-        "smallest_count": kept.count_floor,
-        "statements": {key.value: words for key, words in study.consent.statements.items()}
-        if study.consent
-        else {},
-        "outcome": study.features.label.name if study.features else None,
-    }
 
 
 def traffic_of(journal: Journal, size: int) -> dict[str, dict[str, int]]:

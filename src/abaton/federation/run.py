@@ -1,0 +1,195 @@
+"""A run as one uses it: the model, how good it is, every version, predictions, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abaton.errors import SettingsError
+from abaton.files import replacing
+from abaton.learning import Examples, Model
+from abaton.store import Journal, ModelRow, RunRow, Store, activity, writing
+from abaton.vectors import Vector
+
+COMMUNITY = "community"
+"""What the community model is called where models are compared."""
+
+_NO_RESULT = ("version", "at")
+
+
+class Run:
+    """A run in a store, ended or not.
+
+    Args:
+        store: Where it is.
+        name: Its name, or the beginning of it.
+        model: What was trained; needed for a run that was made in Python by another process.
+    """
+
+    def __init__(self, store: Store, name: str, model: Model | None = None) -> None:
+        self.store, self._model = store, model
+        self.name = store.run(name).run
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value:.3f}" for name, value in list(self.metrics.items())[:3])
+        return f"Run({self.name}, {self.status}, {len(self.versions)} versions{', ' if told else ''}{told})"
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook: what came of it, in a small table."""
+        row, result = self.row, self.row.result or {}
+        told: dict[str, Any] = {
+            "status": row.status,
+            "engine": row.engine,
+            "versions": len(self.versions) - 1,
+        }
+        told |= {key: result[key] for key in ("updates", "bytes_up", "seconds") if key in result}
+        told |= {name: round(value, 4) for name, value in self.metrics.items()}
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(str(key))}</th><td>{escape(_shown(value))}</td></tr>"
+            for key, value in told.items()
+        )
+        return f"<table><caption>run {escape(self.name)}</caption>{cells}</table>"
+
+    @property
+    def row(self) -> RunRow:
+        """The run as the store has it now."""
+        return self.store.run(self.name)
+
+    @property
+    def status(self) -> str:
+        """Running, finished, stopped or failed."""
+        return self.row.status
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """How it ended; nothing before."""
+        return self.row.result or {}
+
+    @property
+    def versions(self) -> list[ModelRow]:
+        """Every version of the community model: when it was made, its digest, what was measured."""
+        return self.store.models(self.name)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """How good the last community model is, by what it was judged by."""
+        result = self.result
+        if "metrics" in result:
+            return dict(result["metrics"])
+        for line in result.get("evaluation", {}).get("lines", ()):
+            if line["model"] == COMMUNITY and line["of"] == "all" and line["measures"]:
+                return {name: each["value"] for name, each in line["measures"].items()}
+        if progress := result.get("progress"):
+            return {name: value for name, value in progress[-1].items() if name not in _NO_RESULT}
+        return dict(versions[-1].metrics) if (versions := self.versions) else {}
+
+    def vector(self, version: int | None = None) -> Vector:
+        """The weights of a version, the last one if none is named, as one vector."""
+        found = [each for each in self.versions if version is None or each.version == version]
+        if not found:
+            what = f"version {version}" if version is not None else "version"
+            raise SettingsError(
+                f"run '{self.name}' has no {what}", where="run", remedy="look at run.versions"
+            )
+        return self.store.vectors.get(found[-1].digest)
+
+    @property
+    def model(self) -> Any:
+        """The community model with its weights: a PyTorch module or an estimator of scikit-learn, ready to be used.
+
+        For a study its columns are those of `run.row.recipe["use"]`, scaled; `predict` does that by itself.
+        """
+        ready = getattr(self._trained, "ready", None)
+        if ready is None:
+            raise SettingsError(
+                f"{type(self._trained).__name__} has no method 'ready' that makes something to use of a vector",
+                where="model",
+                remedy="add one, or use run.vector()",
+            )
+        return ready(self.vector())
+
+    def predict(self, x: Any) -> NDArray[Any]:
+        """Chances of each class, or values, for new rows.
+
+        Args:
+            x: Rows as an array; for a study its columns as they were before scaling, with NaN where a value is
+                missing, as an array, a data frame, or lists by the columns' names.
+        """
+        use = self.row.recipe["use"]
+        rows = self._scaled(x, use) if "columns" in use else np.asarray(x)
+        said = self._trained.score(self.vector(), Examples(rows, np.zeros(len(rows), np.int64))).predictions
+        mean, deviation = use.get("label", (0.0, 1.0))
+        return said if use.get("classes") or said.ndim > 1 else said * deviation + mean
+
+    def report(self, out: Path | None = None) -> dict[str, Any]:
+        """Everything there is to tell of the run, as plain data; written as one HTML page if a path is given."""
+        from abaton.report import page_of, report_of
+
+        events = Journal(self.store, self.name).rows()
+        made = report_of(self.row, self.versions, events, activity(self.store, self.name, first=True))
+        if out is not None:
+            with writing(out.parent), replacing(out) as begun:
+                begun.write_text(page_of(made), encoding="utf-8")
+        return made
+
+    @cached_property
+    def _trained(self) -> Model:
+        if self._model is not None:
+            return self._model
+        recipe = self.row.recipe
+        if "method" in recipe:
+            from abaton.study import Learning
+
+            use = recipe["use"]
+            method = Learning.model_validate(recipe["method"])
+            return method.model(features=len(use["columns"]), classes=len(use["classes"]))
+        raise SettingsError(
+            f"what run '{self.name}' trained is known to the program that made it",
+            where="model",
+            remedy="give it: Run(store, name, model)",
+        )
+
+    def _scaled(self, x: Any, use: Mapping[str, Any]) -> NDArray[np.float32]:
+        made = _columns(x, use["columns"]).astype(np.float64)
+        for i, name in enumerate(use["columns"]):
+            if (scale := use["scale"].get(name)) is None:
+                continue
+            mean, deviation, measured = scale
+            made[:, i] = np.where(np.isnan(made[:, i]), mean, made[:, i])
+            if measured:
+                made[:, i] = (made[:, i] - mean) / deviation
+        if np.isnan(made).any():
+            raise SettingsError(
+                "a value is missing that the study does not fill", where="predict", remedy="give it"
+            )
+        return made.astype(np.float32)
+
+
+def _columns(x: Any, names: Sequence[str]) -> NDArray[Any]:
+    """Rows as an array in the order of the study's columns."""
+    has = getattr(x, "columns", None)
+    known = list(x) if isinstance(x, Mapping) else None if has is None else [str(name) for name in has]
+    if known is None:
+        rows = np.atleast_2d(np.asarray(x, np.float64))
+        if rows.shape[1] != len(names):
+            raise SettingsError(
+                f"the rows have {rows.shape[1]} columns, the model reads {len(names)}",
+                where="predict",
+                remedy=f"give {', '.join(names)}, in this order",
+            )
+        return rows
+    if missing := [name for name in names if name not in known]:
+        raise SettingsError(
+            f"there is no column '{missing[0]}'", where="predict", remedy=f"give {', '.join(names)}"
+        )
+    return np.stack([np.asarray(x[name], np.float64) for name in names], axis=1)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

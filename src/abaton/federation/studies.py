@@ -1,0 +1,434 @@
+"""A study as a federation: from its sites' records to a community model that was judged.
+
+Steps: read every site (consent, de-identification, views, features), enforce anonymity over the union, deal subjects,
+scale columns together; the rest is the one road (`federation.federation`). What a run was prepared with is kept while
+it goes on: one that was cut off is gone on with by the same ranges, scale and deal, without those who have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from abaton.engines import Outcome, Profile
+from abaton.engines.drive import Watcher
+from abaton.errors import Refused, SettingsError
+from abaton.federation.baselines import baselines
+from abaton.federation.carriers import Carrier, Here
+from abaton.federation.course import point_of, some_versions, traffic_of
+from abaton.federation.federation import Dossier, Federation, new_name, states_of
+from abaton.federation.holdings import Making
+from abaton.federation.judging import judge_models
+from abaton.federation.learners import ConsentedLearner
+from abaton.federation.members import Member, Members, federate
+from abaton.federation.prepared import Prepared, Scale
+from abaton.federation.reading import GateOf, Reading, Step, read_sites
+from abaton.federation.rolls import Moment, Roll, StillIn
+from abaton.federation.run import COMMUNITY, Run
+from abaton.learning import Learner
+from abaton.records.features import Column
+from abaton.site import SiteFile, gate_of, load_site
+from abaton.store import Journal, RunRow, Store, default_folder, head
+from abaton.study import Learning, Study, study_from_toml, write_toml
+
+STUDY = "study"
+"""What a run of a study says that made it."""
+
+FLOWER = "flower"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyOptions:
+    """How a study is run, besides what its document says.
+
+    Attributes:
+        seed: Decides every random number.
+        profiles: How fast each site's machine is, under the virtual clock.
+        baselines: Whether to train each site alone and all rows pooled, too: for the lab alone.
+        resamples: How often subjects are drawn again for the intervals; 0 for none, and for no curve over time.
+    """
+
+    seed: int = 1990
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    baselines: bool = False
+    resamples: int = 1000
+
+    def row(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        profiles = {
+            name: {key: v for key, v in asdict(profile).items() if v != float("inf")}
+            for name, profile in self.profiles.items()
+        }
+        return {**asdict(self), "profiles": profiles}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> StudyOptions:
+        """Read what :meth:`row` wrote."""
+        profiles = {name: Profile(**values) for name, values in row["profiles"].items()}
+        return cls(row["seed"], profiles, row["baselines"], row["resamples"])
+
+
+@dataclass(frozen=True, slots=True)
+class StudySite:
+    """A member of a study as a participant of its federation."""
+
+    member: Member
+    study: Study
+    moment: Moment
+    profile: Profile
+
+    @property
+    def lessened(self) -> bool:
+        """Whether people have left since the run was begun."""
+        return self.member.lessened
+
+    def fingerprint(self, secret: bytes) -> str:
+        """The digest of the site's rows as they were when the run was begun."""
+        return self.member.digest
+
+    def learner(self, making: Making) -> Learner:
+        """A learner that asks for consent before each task."""
+        return ConsentedLearner(
+            making.name,
+            making.model,
+            self.member.rows,
+            making.codec,
+            making.seed,
+            roll=self.roll(making.run),
+            floor=self.member.floor,
+            batch=self.member.file.document.limits.batch,
+            secret=making.secret,
+        )
+
+    def roll(self, run: str) -> Roll:
+        """Who may be used in a run."""
+        return Roll(self.member.file, self.study, run, self.member.people, self.moment)
+
+    def still_in(self, run: str, at: float) -> frozenset[str]:
+        """Who may be used for the last evaluation; nobody if the site's registry forbids it altogether."""
+        try:
+            return self.roll(run).taken(self.member.everybody, at)[0]
+        except Refused:
+            return frozenset()
+
+
+def run_study(
+    study: Study,
+    sites: Sequence[SiteFile | Path],
+    store: Store | Path | None = None,
+    options: StudyOptions | None = None,
+    *,
+    name: str = "",
+    engine: str | Carrier = "virtual",
+    watch: Watcher | None = None,
+    step: Step = lambda words: None,
+    now: datetime | None = None,
+) -> Run:
+    """Run a study at some sites, from their records to a judged community model.
+
+    Args:
+        study: The study document.
+        sites: The sites' documents, or where they are.
+        store: Where the run is kept; in the user's data folder if not given.
+        options: How it is run.
+        name: What the run is called; one of that name that was cut off is gone on with.
+        engine: `virtual`, `local`, `ray`, or `flower` (a network, rehearsed on this machine: a centre and every site's
+            nodes).
+        watch: Hears of every event.
+        step: Told of progress, in words without content.
+        now: The moment for which consents are asked and ages counted, and at which simulated time begins.
+
+    Raises:
+        Refused: Too few sites can take part, anonymity cannot be had, or a run of that name is made of something else;
+            nothing was trained.
+    """
+    opened = store if isinstance(store, Store) else Store(store or default_folder())
+    files = [site if isinstance(site, SiteFile) else load_site(site) for site in sites]
+    options = options or StudyOptions()
+    if engine == FLOWER:
+        return _rehearse(study, files, opened, options, step)
+    carrier = Here(engine) if isinstance(engine, str) else engine
+    began, found = now or datetime.now(UTC), opened.known(name) if name else None
+    gate: GateOf = gate_of
+    if found is not None and found.status == "running":
+        began = datetime.fromisoformat(found.recipe["settings"]["now"])
+        gate = _still_in(opened, found, began)
+    readings = read_sites(study, files, began, step, gate)
+    return run_readings(
+        study, readings, opened, options, name=name, engine=carrier, watch=watch, step=step, now=began
+    )
+
+
+def run_readings(
+    study: Study,
+    readings: Sequence[Reading],
+    store: Store,
+    options: StudyOptions,
+    *,
+    now: datetime,
+    name: str = "",
+    engine: str | Carrier = "virtual",
+    watch: Watcher | None = None,
+    step: Step = lambda words: None,
+) -> Run:
+    """Run a study at sites that have been read; several runs may share one reading.
+
+    Args:
+        study: The study document.
+        readings: What the sites have.
+        store: Where the run is kept.
+        options: How it is run.
+        now: The moment at which the sites were read.
+        name: What the run is called.
+        engine: What carries it; sites on a network read their own records.
+        watch: Hears of every event.
+        step: Told of progress, in words without content.
+    """
+    carrier = Here(engine) if isinstance(engine, str) else engine
+    name = name or new_name(study.study.id)
+    path = states_of(store, name) / "prepared.json"
+    kept = Prepared.read(path) if store.known(name) is not None else None
+    made = study_federation(
+        study, readings, store, options, now=now, run=name, carrier=carrier, kept=kept, step=step
+    )
+    if kept is None:
+        made.prepared.write(path)
+    ended = made.federation.run(name, store=store, engine=carrier, watch=watch)
+    path.unlink(missing_ok=True)
+    return ended
+
+
+def resume_study(
+    store: Store, row: RunRow, *, watch: Watcher | None = None, step: Step = lambda words: None
+) -> Run:
+    """Bring a run of a study that was cut off to its end, without those who have withdrawn since.
+
+    Raises:
+        Refused: What the sites have has changed otherwise.
+    """
+    settings = row.recipe["settings"]
+    if row.engine == FLOWER:
+        raise SettingsError(
+            f"run '{row.run}' is one on a network",
+            where="resume",
+            remedy="start 'abaton serve --engine flower' with the same store and study again: it goes on",
+        )
+    files = [load_site(Path(place)) for place in settings["sites"]]
+    options = StudyOptions.from_row(settings)
+    study = study_from_toml(settings["study"])
+    return run_study(study, files, store, options, name=row.run, engine=row.engine, watch=watch, step=step)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepares:
+    """A study's federation, and what its run was prepared with."""
+
+    federation: Federation
+    prepared: Prepared
+
+
+def study_federation(
+    study: Study,
+    readings: Sequence[Reading],
+    store: Store,
+    options: StudyOptions,
+    *,
+    now: datetime,
+    run: str,
+    carrier: Carrier,
+    kept: Prepared | None = None,
+    step: Step = lambda words: None,
+) -> Prepares:
+    """The federation of a study whose sites have been read."""
+    strange = set(options.profiles) - {each.name for each in readings}
+    if strange:
+        raise SettingsError(
+            f"there is a profile of '{min(strange)}', but no such site", where="profiles", remedy="remove it"
+        )
+    states, simulated = states_of(store, run), carrier.name == "virtual"
+    keyed = [
+        replace(each, key=each.key + carrier.secret(options.seed, each.name, states)) for each in readings
+    ]
+    members = federate(study, keyed, options.seed, kept)
+    moment = _moment(now, _lived(store, run) if _lessened(members) else 0.0) if simulated else _world
+    sites = {
+        each.name: StudySite(each, study, moment, options.profiles.get(each.name, Profile()))
+        for each in members.each
+    }
+    files = [str(Path(each.file.name).resolve()) for each in readings]
+    about = _About(study, members, sites, options, files, now, run, simulated)
+    federation = Federation(
+        about.learning.model(features=len(members.columns), classes=len(members.classes)),
+        sites,
+        about.learning.rules(len(sites), seed=options.seed),
+        about.learning.pipeline(),
+        dossier=Dossier(
+            maker=STUDY,
+            settings=about.settings(),
+            title=study.study.id,
+            facts=about.facts() if kept is None else {},
+            use=use_of(members.columns, members.classes, members.prepared.scale),
+            judge=lambda opened, row, outcome: about.judged(opened, row, outcome, step),
+        ),
+    )
+    return Prepares(federation, members.prepared)
+
+
+def use_of(columns: Sequence[Column], classes: Sequence[str], scale: Scale) -> dict[str, Any]:
+    """What is needed to use a study's model: columns, how they were scaled, classes or the scale of values."""
+    measured = {column.name for column in columns if column.measured}
+    return {
+        "columns": [column.name for column in columns],
+        "classes": list(classes),
+        "label": list(scale.label),
+        "scale": {
+            name: [each.mean, each.deviation, name in measured] for name, each in scale.columns.of.items()
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What is told and kept of a study's run."""
+
+    study: Study
+    members: Members
+    sites: Mapping[str, StudySite]
+    options: StudyOptions
+    files: Sequence[str]
+    now: datetime
+    run: str
+    simulated: bool
+
+    @property
+    def learning(self) -> Learning:
+        assert self.study.learning is not None
+        return self.study.learning
+
+    def settings(self) -> dict[str, Any]:
+        """Enough to make the same run again."""
+        return {
+            "study": write_toml(self.study),
+            "sites": list(self.files),
+            "now": self.now.isoformat(),
+            **self.options.row(),
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of the run wants to know, small numbers masked."""
+        at, members = 0.0 if self.simulated else self.now.timestamp(), self.members
+        cohorts = {
+            name: site.roll(self.run).taken(site.member.everybody, at)[1] for name, site in self.sites.items()
+        }
+        return {
+            **study_facts(self.study),
+            "tables": {each.name: each.digest for each in members.each},
+            "cohorts": cohorts,
+            "left_out": dict(members.left_out),
+            "anonymity": members.anonymity,
+            "told": {name: dict(told) for name, told in members.told.items()},
+        }
+
+    def judged(self, store: Store, row: RunRow, outcome: Outcome, step: Step) -> dict[str, Any]:
+        """Who sent how much, how good the models are, and how they got there."""
+        step("judging")
+        options, members, learning = self.options, self.members, self.learning
+        model = learning.model(features=len(members.columns), classes=len(members.classes))
+        traffic = traffic_of(Journal(store, row.run), model.layout.size)
+        models = {COMMUNITY: store.vectors.get(outcome.digest)}
+        if options.baselines:
+            most = max((each["updates"] for each in traffic.values()), default=1)
+            training = learning.rules(len(self.sites)).training
+            models |= baselines(members, model, training, training.epochs * most, options.seed)
+        # Consents are asked once more: the test rows of whoever has left are not used.
+        at = outcome.seconds if self.simulated else datetime.now(UTC).timestamp()
+        inside = {name: site.still_in(row.run, at) for name, site in self.sites.items()}
+
+        def judge(models: Mapping[str, Any], resamples: int) -> dict[str, Any]:
+            return judge_models(
+                learning, members, model, models, lambda member: inside[member.name], seed=options.seed,
+                resamples=resamples,
+            )  # fmt: skip
+
+        points = [
+            point_of(version, judge({COMMUNITY: vector}, 0), classes=bool(members.classes))
+            for version, vector in (some_versions(store, row.run) if options.resamples else ())
+        ]
+        return {
+            "traffic": traffic,
+            "evaluation": judge(models, options.resamples),
+            "progress": [point for each in points for point in each],
+        }
+
+
+def study_facts(study: Study) -> dict[str, Any]:
+    """What a reader of any run of a study wants to know of the study, and the method that it names."""
+    about, kept = study.study, study.deidentification
+    assert study.learning is not None
+    return {
+        "study": {
+            "id": about.id,
+            "hash": study.hash,
+            "title": about.title,
+            "question": " ".join((about.question or "").split()),
+            "purpose": about.purpose.value,
+            "legal_basis": about.legal_basis,
+            "centre": study.centre.name,
+            "shares": [each.value for each in about.shares],
+            "mechanism": kept.mechanism.value,
+            "dates": kept.dates.value,
+            "smallest_count": kept.count_floor,
+            "statements": {key.value: words for key, words in study.consent.statements.items()}
+            if study.consent
+            else {},
+            "outcome": study.features.label.name if study.features else None,
+        },
+        "method": study.learning.model_dump(mode="json"),
+    }
+
+
+def _moment(began: datetime, lived: float) -> Moment:
+    """Simulated seconds count from the run's beginning, or from where it was cut for an engine that begins anew."""
+    return lambda at: began + timedelta(seconds=lived + at)
+
+
+def _world(at: float) -> datetime:
+    """A real engine's learners tell the time of the world."""
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _lessened(members: Members) -> bool:
+    return any(each.lessened for each in members.each)
+
+
+def _lived(store: Store, run: str) -> float:
+    """How long a run has gone on by its own clock."""
+    return head(store, run).at
+
+
+def _still_in(store: Store, row: RunRow, began: datetime) -> GateOf:
+    """Gates that let nobody pass who has left since a run was begun, by its own clock or the world's."""
+    simulated = row.engine == "virtual"
+    lived = timedelta(seconds=_lived(store, row.run)) if simulated else timedelta()
+    later = max(datetime.now(UTC), began + lived)
+    return lambda file, study: StillIn(gate_of(file, study), later, simulated=simulated)
+
+
+def _rehearse(
+    study: Study, files: Sequence[SiteFile], store: Store, options: StudyOptions, step: Step
+) -> Run:
+    """Run a study as on a network; what only a simulation or one place can have is refused."""
+    from abaton.federation.network.conducting import Wish
+    from abaton.federation.network.serving import rehearse
+
+    if options.profiles or options.baselines:
+        raise SettingsError(
+            "a network has no profiles, and rows are not brought together for baselines",
+            where="engine flower",
+            remedy="leave them out, or use the engine 'virtual'",
+        )
+    wish = Wish(len(files), options.seed, options.resamples)
+    return Run(store, rehearse(study, files, store, wish, step).run)
