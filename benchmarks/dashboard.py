@@ -24,8 +24,7 @@ import httpx
 import numba
 
 from abaton.bench import Measure, at_least, at_most
-from abaton.lab.clinics import recipe
-from abaton.lab.experiment import start
+from abaton.lab.clinics import federation
 from abaton.store import Journal, ModelRow, RunRow, Store
 
 RUNS, EVENTS, LARGE = 100, 100_000, 40_000
@@ -153,7 +152,8 @@ def lived(store: Store, address: str = "", server: int = 0) -> Lived:
         thread.start()
     served_before = worked(server) if server else 0.0
     clock, work = time.perf_counter(), time.process_time()
-    start(store, recipe(seed=1, rounds=ROUNDS, scale=0.3), lambda state, event: begun.set())
+    made = federation(seed=1, rounds=ROUNDS, scale=0.3)
+    made.run(store=store, watch=lambda state, event: begun.set())
     seconds, own = time.perf_counter() - clock, time.process_time() - work
     if not address:
         return Lived(seconds, own)

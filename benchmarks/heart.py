@@ -24,7 +24,7 @@ from abaton.bench import Measure, at_least, at_most
 from abaton.cli.output import note
 from abaton.control import POLICIES
 from abaton.engines import Profile
-from abaton.federation import COMMUNITY, POOLED, Options, Reading, read_sites, run_readings
+from abaton.federation import COMMUNITY, POOLED, Reading, StudyOptions, read_sites, run_readings
 from abaton.lab.compare import interval
 from abaton.site import load_site
 from abaton.store import Store
@@ -85,9 +85,8 @@ def _read(folder: Path, study: Study) -> list[Reading]:
 
 
 def _run(study: Study, readings: Sequence[Reading], store: Store, seed: int, *, baselines: bool) -> Result:
-    options = Options("virtual", seed, PROFILES, baselines, resamples=0)
+    options = StudyOptions(seed, PROFILES, baselines, resamples=0)
     row = run_readings(study, readings, store, options, now=NOW)
-    assert row.result is not None
     lines = [line for line in row.result["evaluation"]["lines"] if line["of"] == "all"]
     return {
         "auroc": {line["model"]: line["measures"]["auroc"]["value"] for line in lines},

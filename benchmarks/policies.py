@@ -17,7 +17,7 @@ from pathlib import Path
 from abaton.bench import Measure, at_least, at_most
 from abaton.cli.output import note
 from abaton.control import POLICIES
-from abaton.lab.compare import Run, chosen, compare, gain, interval
+from abaton.lab.compare import Trial, chosen, compare, gain, interval
 from abaton.lab.harm import harm
 from abaton.lab.settings import Setting, Task, World
 
@@ -49,7 +49,7 @@ def _settings() -> dict[str, Setting]:
     return made | {CONTROL: replace(setting, training=replace(setting.training, window=0))}
 
 
-def _table(runs: Sequence[Run]) -> list[Measure]:
+def _table(runs: Sequence[Trial]) -> list[Measure]:
     rows = []
     for environment in _settings():
         for policy in POLICIES:
@@ -58,7 +58,7 @@ def _table(runs: Sequence[Run]) -> list[Measure]:
     return rows
 
 
-def _order(runs: Sequence[Run]) -> list[Measure]:
+def _order(runs: Sequence[Trial]) -> list[Measure]:
     def mean(environment: str, policy: str) -> float:
         return interval([one.accuracy for one in chosen(runs, environment, policy)]).mean
 
@@ -89,7 +89,7 @@ def _order(runs: Sequence[Run]) -> list[Measure]:
     ]
 
 
-def _growth(runs: Sequence[Run]) -> list[Measure]:
+def _growth(runs: Sequence[Trial]) -> list[Measure]:
     """Whether the lead of adaptive AsyncDVW grows with heterogeneity, as the paper says: seed by seed."""
     rows = []
     for other in ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)"):

@@ -15,8 +15,7 @@ from abaton.cli import app
 from abaton.codecs import Key, parse
 from abaton.codecs.advise import advise
 from abaton.errors import AbatonError, PayloadError, SettingsError
-from abaton.lab import clinics
-from abaton.lab.experiment import build, start
+from abaton.lab import build, clinics
 from abaton.store import Store
 from abaton.vectors import Layout, Role, Tensor
 
@@ -72,7 +71,7 @@ def test_advice_from_an_update(tmp_path):
 def store_with_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
     with Store(folder) as store:
-        name = start(store, clinics.recipe(seed=7, rounds=2, scale=0.1)).run
+        name = build(clinics.recipe(seed=7, rounds=2, scale=0.1)).run(store=store).name
     return folder, name
 
 

@@ -32,12 +32,9 @@ WIDE, PHONE = (1280, 900), (390, 844)
 RUNNER = """
 import sys, time
 from pathlib import Path
-from abaton.lab.clinics import recipe
-from abaton.lab.experiment import start
-from abaton.store import Store
-with Store(Path(sys.argv[1])) as store:
-    made = recipe(seed=7, rounds=int(sys.argv[2]), scale=0.3)
-    start(store, made, lambda state, event: time.sleep(float(sys.argv[3])))
+from abaton.lab.clinics import federation
+made = federation(seed=7, rounds=int(sys.argv[2]), scale=0.3)
+made.run(store=Path(sys.argv[1]), watch=lambda state, event: time.sleep(float(sys.argv[3])))
 """
 
 

@@ -7,8 +7,6 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -67,11 +65,10 @@ def train(store: Store, run: str, codec: str) -> None:
     """Let five learners of different speed really train, weighted by validation, and keep the run under a name."""
     import numpy as np
 
-    from abaton.codecs import parse
     from abaton.control import POLICIES, Rules, TrainSettings
-    from abaton.engines import Profile, status_of
+    from abaton.engines import Profile
+    from abaton.federation import Dossier, Federation, Holding
     from abaton.lab.clinics import quality
-    from abaton.lab.experiment import Experiment, simulate
     from abaton.learning import Examples, mlp
 
     draw = np.random.default_rng(7)
@@ -94,15 +91,12 @@ def train(store: Store, run: str, codec: str) -> None:
     rules = Rules(5, 90, training=TrainSettings(epochs=2, batch_size=16), seed=7, **POLICIES["AsyncDVW(na)"])
 
     method = {"codec": codec, "policy": "AsyncDVW", "rounds": 90}
-    recipe = {"name": "study", "settings": {"seed": 7}, "method": method, "study": {"title": STUDY}}
-    created = datetime.now(UTC).isoformat()
-    row = RunRow(run, created, "virtual", recipe, model.layout.digest, "running", None)
-    store.add_run(row)
-    experiment = Experiment(
-        model, sites, rules, parse(codec), profiles, lambda v: quality(model, v, test), validation
-    )
-    outcome = simulate(experiment, Journal(store, run))
-    store.finish_run(run, status_of(outcome, rules), asdict(outcome))
+    holdings = {name: Holding(sites[name], validation[name], profiles[name]) for name in sites}
+    dossier = Dossier(
+        "study", {"seed": 7}, facts={"method": method, "study": {"title": STUDY}},
+        observe=lambda vector: quality(model, vector, test),
+    )  # fmt: skip
+    Federation(model, holdings, rules, codec, dossier=dossier).run(run, store=store)
 
 
 class Ticks:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from abaton.errors import Refused
-from abaton.federation import Options, run_study
+from abaton.federation import StudyOptions, run_study
 from abaton.governance import Registry, metadata
 from abaton.lab.demo import NOW, Demonstration
 from abaton.site import subject_tag
@@ -91,9 +91,9 @@ QUICK = ("one class only", "half-written NDJSON")
 def test_a_bad_site_is_told_and_the_others_go_on(case, four, tmp_path):
     spoil, words, takes_part = CASES[case]
     spoil(four.sites[2].parent, four)
-    options = Options(seed=5, profiles=four.profiles, resamples=0)
+    options = StudyOptions(seed=5, profiles=four.profiles, resamples=0)
     with Store(tmp_path / "store") as store:
-        row = run_study(four.study, four.sites, store, options, now=NOW)
+        row = run_study(four.study, four.sites, store, options, now=NOW).row
     told = json.dumps({"told": row.recipe["told"]["pergamon"], "why": row.recipe["left_out"]})
     assert words in told
     assert ("pergamon" not in row.recipe["left_out"]) is takes_part
@@ -117,7 +117,7 @@ def test_too_few_sites_left_is_refused_before_training(four, tmp_path):
 @pytest.mark.slow
 def test_a_site_that_cannot_be_opened_is_told(four, tmp_path):
     (four.sites[0].parent / "study.key").chmod(0o644)
-    options = Options(seed=5, resamples=0)
+    options = StudyOptions(seed=5, resamples=0)
     with Store(tmp_path / "store") as store:
-        row = run_study(four.study, four.sites, store, options, now=NOW)
+        row = run_study(four.study, four.sites, store, options, now=NOW).row
     assert "others can read the key" in row.recipe["left_out"]["athens"]

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from abaton.control import TrainSettings
-from abaton.federation import Federation, Member, Rows, judge_models, site_counts
+from abaton.federation import Member, Members, Rows, judge_models, site_counts
+from abaton.federation.prepared import Prepared, Scale
 from abaton.learning import logistic, mlp, train_model
 from abaton.learning.clinical import count_scores, judge
-from abaton.records.features import Scaled
+from abaton.records.features import Column, Scaled, Statistics
 from abaton.study import Evaluation, Learning
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def scaled(rng, count: int, classes: tuple[str, ...]) -> Scaled:
     return Scaled(("a", "b", "c"), x, y, classes, tuple(f"{count} {i}" for i in range(count)))
 
 
-def federation(classes: tuple[str, ...] = ("no", "yes"), small: int = 0, label=(0.0, 1.0)) -> Federation:
+def federation(classes: tuple[str, ...] = ("no", "yes"), small: int = 0, label=(0.0, 1.0)) -> Members:
     rng = np.random.default_rng(2)
     members = []
     for name, count in (("north", 60), ("south", 40)):
@@ -39,11 +40,13 @@ def federation(classes: tuple[str, ...] = ("no", "yes"), small: int = 0, label=(
         groups = tuple("few" if i < few else ("a", "b")[i % 2] for i in range(count))
         file = SimpleNamespace(document=SimpleNamespace(site=SimpleNamespace(id=name)))
         members.append(Member(file, {}, Rows(test, test), test, {"sex": groups}, 5, "d"))
-    return Federation(tuple(members), {}, ("a", "b", "c"), classes, label, None, {})
+    prepared = Prepared(None, Scale(Statistics({}), label), {})
+    columns = tuple(Column(name, name) for name in "abc")
+    return Members(tuple(members), {}, columns, classes, prepared, None, {})
 
 
-def trained(model, made: Federation):
-    data = made.members[0].rows.train
+def trained(model, made: Members):
+    data = made.each[0].rows.train
     settings = TrainSettings(epochs=30, learning_rate=0.1)
     from abaton.federation.learners import examples
 
@@ -62,8 +65,8 @@ def test_the_sum_of_the_sites_counts_is_judged_as_one_pile():
     assert set(lines) == {"all sites", "north", "south", "sex: a", "sex: b"}
     from abaton.federation.learners import examples
 
-    scores = np.concatenate([model.score(vector, examples(m.test)).predictions[:, 1] for m in made.members])
-    labels = np.concatenate([m.test.y for m in made.members])
+    scores = np.concatenate([model.score(vector, examples(m.test)).predictions[:, 1] for m in made.each])
+    labels = np.concatenate([m.test.y for m in made.each])
     exact = judge(count_scores(scores, labels), resamples=0)
     assert lines["all sites"]["measures"]["auroc"]["value"] == pytest.approx(exact["auroc"].value, abs=0.005)
     assert lines["all sites"]["subjects"] == "100"
@@ -72,10 +75,10 @@ def test_the_sum_of_the_sites_counts_is_judged_as_one_pile():
 
 def test_a_site_with_a_small_group_tells_nothing_by_that_input():
     made, model = federation(small=3), logistic(features=3, classes=2)
-    told = site_counts(made.members[1], made, model, model.initial(0), everybody(made.members[1]))
+    told = site_counts(made.each[1], made, model, model.initial(0), everybody(made.each[1]))
     assert {each.of for each in told} == {"all", "site"}
-    few = frozenset(made.members[1].test.subjects[:4])
-    assert site_counts(made.members[1], made, model, model.initial(0), few) == {}
+    few = frozenset(made.each[1].test.subjects[:4])
+    assert site_counts(made.each[1], made, model, model.initial(0), few) == {}
 
 
 def test_more_than_two_classes_are_judged_one_against_the_rest():
@@ -112,3 +115,30 @@ def test_a_type_checker_refuses_records_where_a_scaled_table_is_needed(tmp_path)
     )  # fmt: skip
     assert 'Argument 1 to "examples" has incompatible type "Record"' in done.stdout, done.stdout
     assert '"Deidentified"; expected "Scaled"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        (("brier",), ["brier"]),
+        (("accuracy", "auroc"), ["accuracy", "auroc"]),
+        (("calibration",), ["calibration slope", "calibration intercept"]),
+        ((), ["auroc", "auprc", "sensitivity at specificity 0.9", "calibration slope", "calibration intercept", "brier"]),
+    ],
+)  # fmt: skip
+def test_a_study_is_judged_by_the_measures_that_it_names(metrics, told):
+    made, model = federation(), logistic(features=3)
+    learning = Learning(evaluation=Evaluation(metrics=metrics))
+    everybody = {each.name: frozenset(each.everybody) for each in made.each}
+    judged = judge_models(
+        learning, made, model, {"m": model.initial(0)}, lambda member: everybody[member.name], resamples=5
+    )
+    assert all(list(line["measures"]) == told for line in judged["lines"] if line["measures"])
+    curves = judged["curves"]["m"]
+    assert ("roc" in curves) == ("auroc" in told)
+    assert ("calibration" in curves) == ("calibration slope" in told)
+
+
+def test_accuracy_is_the_share_of_right_answers():
+    counts = count_scores(np.array([0.2, 0.7, 0.6, 0.4]), np.array([False, True, False, True]))
+    assert judge(counts, resamples=0)["accuracy"].value == 0.5

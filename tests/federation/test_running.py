@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from abaton.control import Arrived
 from abaton.errors import Refused, SettingsError
-from abaton.federation import POOLED, Options, alone, resume_study, run_study
-from abaton.governance import Registry, members_of, metadata, rounds_with
+from abaton.federation import POOLED, Run, StudyOptions, alone, resume_study, run_study
+from abaton.governance import Action, Registry, members_of, metadata, rounds_with, who_may
 from abaton.lab.demo import NOW
 from abaton.store import Database, Journal, Store
+from abaton.study import study_from_toml, write_toml
 
 
-def options(four, **more) -> Options:
-    return Options(profiles=four.profiles, **{"seed": 5, "resamples": 0, **more})
+def options(four, **more) -> StudyOptions:
+    return StudyOptions(profiles=four.profiles, **{"seed": 5, "resamples": 0, **more})
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def after(events: int):
 
 
 def test_a_run_goes_from_records_to_a_judged_model(four, store):
-    row = run_study(four.study, four.sites, store, options(four, baselines=True, resamples=50), now=NOW)
+    row = run_study(four.study, four.sites, store, options(four, baselines=True, resamples=50), now=NOW).row
     assert row.status == "finished"
     assert row.recipe["study"]["hash"] == four.study.hash
     assert set(row.recipe["tables"]) == set(row.recipe["cohorts"]) == {"athens", "kos", "pergamon", "trikala"}
@@ -58,16 +61,16 @@ def test_a_run_goes_from_records_to_a_judged_model(four, store):
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits(four, store):
-    first = run_study(four.study, four.sites, store, options(four), now=NOW)
-    again = run_study(four.study, four.sites, store, options(four), now=NOW)
-    other = run_study(four.study, four.sites, store, options(four, seed=6), now=NOW)
+    first = run_study(four.study, four.sites, store, options(four), now=NOW).row
+    again = run_study(four.study, four.sites, store, options(four), now=NOW).row
+    other = run_study(four.study, four.sites, store, options(four, seed=6), now=NOW).row
     assert first.recipe["tables"] == again.recipe["tables"]
     assert first.result["digest"] == again.result["digest"] != other.result["digest"]
 
 
 @pytest.mark.slow
 def test_a_run_that_was_cut_off_ends_with_the_same_bits(four, store):
-    whole = run_study(four.study, four.sites, store, options(four), now=NOW)
+    whole = run_study(four.study, four.sites, store, options(four), now=NOW).row
     with pytest.raises(Cut):
         run_study(four.study, four.sites, store, options(four), now=NOW, watch=after(9))
     row = next(each for each in store.runs() if each.status == "running")
@@ -77,7 +80,7 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(four, store):
 @pytest.mark.slow
 def test_a_local_run_that_was_cut_off_goes_on_where_it_stopped(four, store):
     with pytest.raises(Cut):
-        run_study(four.study, four.sites, store, options(four, engine="local"), now=NOW, watch=after(12))
+        run_study(four.study, four.sites, store, options(four), engine="local", now=NOW, watch=after(12))
     (row,) = store.runs()
     before = [body["task"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
     done = resume_study(store, row)
@@ -98,7 +101,7 @@ def works(place: Path, start: datetime, end: datetime) -> None:
 def test_outside_its_hours_a_site_takes_no_part_and_the_others_go_on(four, store):
     local = NOW.astimezone()
     works(four.sites[0], local + timedelta(hours=2), local + timedelta(hours=4))
-    row = run_study(four.study, four.sites, store, options(four), now=NOW)
+    row = run_study(four.study, four.sites, store, options(four), now=NOW).row
     assert "works from" in row.recipe["left_out"]["athens"]
     arrived = {body["learner"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"}
     assert arrived == {each.parent.name for each in four.sites[1:]}
@@ -109,7 +112,7 @@ def test_a_site_whose_hours_end_refuses_the_next_task(four, store):
     begun = NOW.replace(second=59)  # the next minute begins after a second of simulated time
     local = begun.astimezone()
     works(four.sites[0], local - timedelta(hours=1), local + timedelta(minutes=1))
-    row = run_study(four.study, four.sites, store, options(four), now=begun)
+    row = run_study(four.study, four.sites, store, options(four), now=begun).row
     rows = list(Journal(store, row.run).rows())
     assert any(kind == "Failed" and body["learner"] == "athens" for kind, body in rows)
     assert row.status == "finished"
@@ -122,12 +125,12 @@ def test_a_run_whose_records_have_changed_is_not_resumed(four, store):
     (row,) = store.runs()
     records = four.sites[1].parent / "Observation.ndjson"
     records.write_text("\n".join(records.read_text().splitlines()[:-40]) + "\n")
-    with pytest.raises(Refused, match="kos has for the study is not what run"):
+    with pytest.raises(Refused, match="what kos has for the study is not what the run was started with"):
         resume_study(store, row)
 
 
 def test_who_withdraws_between_two_rounds_is_out_of_the_next(four, store):
-    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=four.watch)
+    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=four.watch).row
     person, at = four.left
     study = four.study.study.id
     registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
@@ -157,7 +160,7 @@ def test_a_site_that_everybody_leaves_stops_training_and_the_others_go_on(four, 
             for person in registry.subjects(four.study.study.id):
                 registry.withdraw(person, four.study.study.id, NOW + timedelta(seconds=event.at))
 
-    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=watch)
+    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=watch).row
     rows = list(Journal(store, row.run).rows())
     assert sum(kind == "Arrived" and body["learner"] == "kos" for kind, body in rows) == 1
     assert {body["reason"] for kind, body in rows if kind == "Failed"} <= {"task was refused"}
@@ -173,14 +176,14 @@ def test_a_new_document_ends_the_cohort(four, store):
         if isinstance(event, Arrived) and event.learner == "athens":
             registry.publish(four.study.study.id, "0" * 64, NOW)
 
-    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=watch)
+    row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=watch).row
     arrived = [body["learner"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
     assert arrived.count("athens") == 1
 
 
 @pytest.mark.slow
 def test_a_local_run_asks_for_consent_too(four, store):
-    row = run_study(four.study, four.sites, store, options(four, engine="local"), now=None)
+    row = run_study(four.study, four.sites, store, options(four), engine="local", now=None).row
     assert row.status == "finished"
     arrived = [body for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]
     assert arrived
@@ -189,7 +192,7 @@ def test_a_local_run_asks_for_consent_too(four, store):
 
 def test_what_cannot_be_meant_is_refused(four, store):
     with pytest.raises(SettingsError, match="no engine"):
-        Options(engine="quantum")
+        run_study(four.study, four.sites, store, engine="quantum")
     with pytest.raises(SettingsError, match="two sites are called 'athens'"):
         run_study(four.study, [four.sites[0], four.sites[0]], store)
     with pytest.raises(Refused, match="1 of 1 sites can take part, 2 are needed"):
@@ -197,6 +200,92 @@ def test_what_cannot_be_meant_is_refused(four, store):
     assert store.runs() == []
 
 
-@pytest.mark.slow
-def test_study_run_is_the_same_thing(four, store):
-    assert four.study.run(four.sites, store, options(four)).status == "finished"
+def withdraw_somebody(four, site: int, event) -> str:
+    """Let somebody whose records an update was trained on withdraw, at the time of the world."""
+    registry = Registry(Database(four.sites[site].parent / "consents.db", metadata))
+    person = members_of(registry.database, event["cohort"])[0]
+    registry.withdraw(person, four.study.study.id, datetime.now(UTC))
+    registry.database.close()
+    return person
+
+
+def rows_of(store: Store, run: str) -> list:
+    return list(Journal(store, run).rows())
+
+
+@pytest.mark.parametrize(
+    ("engine", "codec"),
+    [("virtual", "raw"), ("virtual", "error_feedback | stc(sparsity=0.2)"), ("local", "raw")],
+)
+def test_who_withdraws_while_a_run_is_cut_off_is_not_in_the_rest_of_it(
+    four, store, engine, codec, monkeypatch
+):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    learning = four.study.learning.model_copy(update={"codec": codec})
+    study = study_from_toml(write_toml(four.study.model_copy(update={"learning": learning})))
+    for place in four.sites:  # the registry's document is the study's
+        registry = Registry(Database(place.parent / "consents.db", metadata))
+        republish(registry, four.study, study)
+    chosen = {"virtual": options(four), "local": StudyOptions(5, resamples=0)}[engine]
+    now = NOW if engine == "virtual" else None
+    with pytest.raises(Cut):
+        run_study(study, four.sites, store, chosen, name="cut", engine=engine, now=now, watch=after(12))
+    before = rows_of(store, "cut")
+    used = next(body for kind, body in before if kind == "Arrived" and body["learner"] == "athens")
+    made = store.run("cut").recipe["fingerprint"]["sites"]
+    withdraw_somebody(four, 0, used)
+    ended = resume_study(store, store.run("cut"))
+    assert ended.status == "finished"
+    assert ended.row.recipe["fingerprint"]["sites"] == made, (
+        "a withdrawal does not change what the run is made of"
+    )
+    whole = rows_of(store, "cut")
+    assert whole[: len(before)] == before, "what had happened is not changed"
+    later = [b for k, b in whole[len(before) :] if k == "Arrived" and b["learner"] == "athens"]
+    assert later
+    assert {body["examples"] for body in later} <= {used["examples"], used["examples"] - 1}
+    registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
+    person = members_of(registry.database, used["cohort"])[0]
+    assert not any(person in members_of(registry.database, body["cohort"]) for body in later)
+
+
+def republish(registry: Registry, old, new) -> None:
+    """Publish another document, and let everybody who agreed to the old one agree to it."""
+    everybody = sorted(who_may(registry, old.study.id, Action.TRAIN, NOW)[1])
+    registry.publish(new.study.id, new.hash, NOW - timedelta(days=30))
+    for person in everybody:
+        registry.enrol(
+            person, new.study.id, new.hash, NOW - timedelta(days=30), until=NOW + timedelta(days=3650)
+        )
+    registry.database.close()
+
+
+def test_a_study_under_the_name_of_another_is_refused_with_what_differs(four, store):
+    first = run_study(four.study, four.sites, store, options(four), name="mine", now=NOW)
+    again = run_study(four.study, four.sites, store, options(four), name="mine", now=NOW)
+    assert again.result == first.result, "a run that has ended is given back"
+    with pytest.raises(Refused, match=r"rules.seed was 5 and is 6"):
+        run_study(four.study, four.sites, store, options(four, seed=6), name="mine", now=NOW)
+
+
+def test_the_model_of_a_study_is_there_to_be_used(four, store):
+    run = run_study(four.study, four.sites, store, options(four, resamples=20), now=NOW)
+    use = run.row.recipe["use"]
+    assert use["columns"]
+    assert set(use["scale"]) <= set(use["columns"])
+    assert len(use["classes"]) == 2
+    rows = {name: [np.nan, 0.0] if name in use["scale"] else [0.0, 1.0] for name in use["columns"]}
+    chances = run.predict(rows)
+    assert chances.shape == (2, 2)
+    assert np.allclose(chances.sum(1), 1)
+    fresh = Run(store, run.name)
+    assert np.array_equal(fresh.predict(rows), chances), "the run alone knows how to use its model"
+    logits = fresh.model(torch.zeros(1, len(use["columns"])))
+    means = {name: [use["scale"].get(name, [0.0])[0]] for name in use["columns"]}
+    filled = {
+        name: value if use["scale"].get(name, [0, 0, True])[2] else [0.0] for name, value in means.items()
+    }
+    assert np.allclose(logits.softmax(1).detach().numpy(), fresh.predict(filled), atol=1e-6)
+    assert run.metrics["auroc"] > 0.5
+    with pytest.raises(SettingsError, match="there is no column"):
+        run.predict({"nonsense": [1.0]})

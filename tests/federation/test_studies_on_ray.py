@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from abaton.federation.scaling import remade, remake
 from tests.engines.ray import odd
 
 from abaton.control import Arrived, from_row
 from abaton.errors import SettingsError
-from abaton.federation import Options, resume_study, run_study
-from abaton.federation.scaling import remade, remake
+from abaton.federation import StudyOptions, resume_study, run_study
 from abaton.governance import Registry, metadata
 from abaton.lab.demo import NOW
 from abaton.learning import Examples
@@ -57,7 +57,7 @@ def test_a_worker_makes_a_learner_of_the_method_and_numbers_alone(four):
 def test_without_ray_the_engine_is_refused_in_one_line(four, store, monkeypatch):
     monkeypatch.setattr("abaton.engines.ray.cluster.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'abaton\[ray\]'"):
-        run_study(four.study, four.sites, store, Options("ray", resamples=0), now=NOW)
+        run_study(four.study, four.sites, store, StudyOptions(resamples=0), engine="ray", now=NOW)
     assert store.runs() == []
 
 
@@ -66,8 +66,8 @@ def test_without_ray_the_engine_is_refused_in_one_line(four, store, monkeypatch)
 def test_a_synchronous_study_gives_the_same_digests_on_virtual_local_and_ray(four, store, ray):
     study, made = synchronous(four.study), {}
     for engine in ("virtual", "local", "ray"):
-        options = Options(engine, 5, resamples=0)
-        row = run_study(study, four.sites, store, options, now=NOW)
+        options = StudyOptions(5, resamples=0)
+        row = run_study(study, four.sites, store, options, engine=engine, now=NOW).row
         assert row.status == "finished"
         made[engine] = [model.digest for model in store.models(row.run)]
     assert made["ray"] == made["local"] == made["virtual"]
@@ -85,7 +85,7 @@ def test_a_study_that_was_cut_off_goes_on_where_it_stopped(four, store, ray):
             raise Cut
 
     with pytest.raises(Cut):
-        run_study(four.study, four.sites, store, Options("ray", 5, resamples=0), watch=watch)
+        run_study(four.study, four.sites, store, StudyOptions(5, resamples=0), engine="ray", watch=watch)
     (row,) = store.runs()
     before = [event.task for event in arrived(store, row.run)]
     assert resume_study(store, row).status == "finished"
@@ -108,7 +108,9 @@ def test_an_asynchronous_study_asks_for_consent_before_every_task(four, store, r
                 registry.withdraw(person, four.study.study.id, NOW)
             left.extend(allowed)
 
-    row = run_study(four.study, four.sites, store, Options("ray", 5, resamples=0), watch=watch)
+    row = run_study(
+        four.study, four.sites, store, StudyOptions(5, resamples=0), engine="ray", watch=watch
+    ).row
     assert row.status == "finished"
     events = arrived(store, row.run)
     assert all(len(event.cohort) == 64 for event in events)

@@ -13,15 +13,14 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from abaton.codecs import parse
 from abaton.control import POLICIES, ByValidation, Rules, SemiSynchronous, TrainSettings
+from abaton.federation import Federation
 from abaton.lab import clinics
-from abaton.lab.experiment import Experiment, simulate
 from abaton.store import Journal, Store
+from abaton.store import journal as journals
 
 DVW = (ByValidation(),)
 TRAINING = TrainSettings(epochs=2, learning_rate=0.1)
@@ -42,33 +41,29 @@ FEW = {name: 5 if "Async" in name else 2 for name in RUNS}  # a version is a rou
 CODECS = ("raw", "ecdq(bits=2)", "error_feedback | stc(sparsity=0.1)")
 
 
-def federation(name: str, codec: str, rounds: int) -> Experiment:
+def federation(name: str, codec: str, rounds: int) -> Federation:
     """Four hospitals of which one often drops out and one leaves in the middle."""
     train, test = clinics.split(7, 0.1)
     rules = Rules(**{"learners": 4, "rounds": rounds, "training": TRAINING, **RUNS[name]})
-    profiles = {**clinics.PROFILES, "pergamon": replace(clinics.PROFILES["pergamon"], leaves=1.0)}
-    return Experiment(clinics.network(), train, rules, parse(codec), profiles, validation=test)
-
-
-def journal(store: Store, run: str, kind: type[Journal] = Journal) -> Journal:
-    """A journal that writes every event at once: by its clock, seconds pass between any two."""
-    seconds = count()
-    return kind(store, run, clock=lambda: float(next(seconds)))
+    sites = clinics.holdings(train, test)
+    sites["pergamon"] = replace(sites["pergamon"], profile=replace(sites["pergamon"].profile, leaves=1.0))
+    return Federation(clinics.network(), sites, rules, codec)
 
 
 def digests(store: Store, run: str) -> list[str]:
     return [model.digest for model in store.models(run)]
 
 
-class Deadly(Journal):
-    """A journal that ends its own process when it has written so many events."""
+def _die_at(event: int) -> None:
+    """Let every journal of this process end it when it has written so many events."""
+    append = Journal.append
 
-    last = 0
-
-    def append(self, kind: str, body: Mapping[str, Any]) -> None:
-        super().append(kind, body)
-        if self.length == self.last:
+    def deadly(self: Journal, kind: str, body: Mapping[str, Any]) -> None:
+        append(self, kind, body)
+        if self.length == event:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    Journal.append = deadly  # type: ignore[method-assign]
 
 
 def _in_a_child(work: Any) -> int:
@@ -84,10 +79,11 @@ def _in_a_child(work: Any) -> int:
 
 
 def _live(folder: Path, run: str, name: str, codec: str, kill_at: int = 0) -> None:
+    journals._LONGEST_WAIT = 0.0  # every event is written at once
+    if kill_at:
+        _die_at(kill_at)
     with Store(folder) as store:
-        deadly = journal(store, run, Deadly)
-        deadly.last = kill_at
-        simulate(federation(name, codec, FEW[name]), deadly)
+        federation(name, codec, FEW[name]).run(run, store=store)
 
 
 def killed(folder: Path, name: str, codec: str) -> Iterator[dict[str, Any]]:

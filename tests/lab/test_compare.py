@@ -12,9 +12,9 @@ from abaton.control import POLICIES, ByValidation, TrainSettings
 from abaton.errors import SettingsError, StoreError
 from abaton.lab.compare import chosen, compare, curves, gain, interval, run, summary
 from abaton.lab.cycles import cycles
-from abaton.lab.experiment import build, resume, start
-from abaton.lab.federation import make
 from abaton.lab.history import History
+from abaton.lab.policies import make
+from abaton.lab.recipes import build
 from abaton.lab.settings import Setting, Task, World
 from abaton.store import Journal, Store
 
@@ -52,22 +52,24 @@ def test_models_travel_as_often_as_the_paper_counts(runs):
 
 def test_policies_differ_only_in_what_the_paper_says():
     made = {policy: make(SMALL, policy, 1) for policy in POLICIES}
-    assert len({experiment.model.layout.digest for experiment in made.values()}) == 1
-    total = {policy: sum(map(len, one.sites.values())) for policy, one in made.items()}
+    assert len({one.model.layout.digest for one in made.values()}) == 1
+    total = {policy: sum(len(site.train) for site in one.sites.values()) for policy, one in made.items()}
     assert {policy for policy, rows in total.items() if rows < ROWS} == {p for p in POLICIES if "DVW" in p}
     assert {policy for policy, one in made.items() if one.rules.training.proximal} == {"FedAsync"}
-    assert len({one.partition["digest"] for one in made.values()}) == 1
+    assert len({one.dossier.facts["partition"]["digest"] for one in made.values()}) == 1
     same = {replace(one.rules.training, proximal=0.0, epochs=2) for one in made.values()}
     assert same == {SMALL.training}
 
 
+def partition_of(setting: Setting, seed: int) -> str:
+    return make(setting, "SyncFedAvg", seed).dossier.facts["partition"]["digest"]
+
+
 def test_a_pinned_partition_is_the_same_for_every_seed():
     pinned = replace(SMALL, world=replace(SMALL.world, partition_seed=7))
-    digests = [make(pinned, "SyncFedAvg", seed).partition["digest"] for seed in (1, 2)]
+    digests = [partition_of(pinned, seed) for seed in (1, 2)]
     assert digests[0] == digests[1]
-    assert (
-        make(SMALL, "SyncFedAvg", 1).partition["digest"] != make(SMALL, "SyncFedAvg", 2).partition["digest"]
-    )
+    assert partition_of(SMALL, 1) != partition_of(SMALL, 2)
 
 
 def test_summary_curves_and_gain(runs):
@@ -90,10 +92,10 @@ def test_an_interval_covers_the_mean_95_times_in_100():
 def test_the_partition_is_kept_with_the_run_and_the_run_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path) as store:
-        row = start(store, SMALL.recipe("AsyncDVW(a)", 1))
+        row = make(SMALL, "AsyncDVW(a)", 1).run(store=store).row
         kept = row.recipe["partition"]
         assert row.status == "finished"
-        assert kept == build(row.recipe).partition
+        assert kept == build(row.recipe).dossier.facts["partition"]
         assert sum(line["examples"] for line in kept["learners"]) == ROWS
         assert [line["classes"] for line in kept["learners"]] == [8, 4] + [3] * 8
         assert {line["group"] for line in kept["learners"]} == {"fast", "slow"}
@@ -109,9 +111,9 @@ def test_the_partition_is_kept_with_the_run_and_the_run_resumes(tmp_path, monkey
                 raise Crash
 
         with pytest.raises(Crash):
-            start(store, SMALL.recipe("AsyncDVW(a)", 1), watch)
+            make(SMALL, "AsyncDVW(a)", 1).run(store=store, watch=watch)
         cut = store.runs()[-1]
-        assert resume(store, cut).status == "finished"
+        assert build(cut.recipe).run(cut.run, store=store).status == "finished"
         digests = [[model.digest for model in store.models(name)] for name in (row.run, cut.run)]
         assert digests[0] == digests[1]
 
@@ -122,7 +124,7 @@ def test_cycles_are_read_back_from_the_run(tmp_path, monkeypatch):
         name = made.told.commits[0].learner
         commits = [one for one in made.told.commits if one.learner == name][:3]
         found = cycles(store, made.run, name, count=3)
-        batches = -(-len(build(store.run(made.run).recipe).sites[name]) // 20)
+        batches = -(-len(build(store.run(made.run).recipe).sites[name].train) // 20)
         assert [len(losses) for losses in found] == [one.steps // batches for one in commits]
         assert all(np.isfinite(losses).all() for losses in found)
         arrived = sum(kind == "Arrived" for kind, _ in Journal(store, made.run).rows())
@@ -153,7 +155,7 @@ def test_shares_are_of_the_newest_models():
     ],
 )
 def test_wrong_settings_are_refused_before_anything_starts(setting, policy, says, monkeypatch):
-    monkeypatch.setattr("abaton.lab.compare.start", None)
+    monkeypatch.setattr("abaton.lab.compare.run", None)
     with pytest.raises(SettingsError, match=says):
         compare({"wrong": setting}, [policy], [1])
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import crashing
 import pytest
-from crashing import CODECS, FEW, RUNS, digests, federation, journal
+from crashing import CODECS, FEW, RUNS, digests, federation
 
 from abaton.control import Arrived, Failed, Left, Scored, Tick, from_row
-from abaton.lab.experiment import simulate
-from abaton.store import Store
+from abaton.store import Journal, Store
 
 
 class Crash(BaseException):
@@ -31,19 +30,24 @@ def crash_after(count: int):
     return watch
 
 
+@pytest.fixture(autouse=True)
+def _every_event_is_written_at_once(monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+
+
 def cut_at_every_event(folder: Path, name: str, codec: str, rounds: int) -> list:
     with Store(folder) as store:
-        simulate(federation(name, codec, rounds), journal(store, "whole"))
+        federation(name, codec, rounds).run("whole", store=store)
         expected = digests(store, "whole")
         assert len(expected) > 2
-        events = [from_row(*row) for row in journal(store, "whole").rows()]
+        events = [from_row(*row) for row in Journal(store, "whole").rows()]
         for cut in range(1, len(events) + 1):
             with pytest.raises(Crash):
-                simulate(federation(name, codec, rounds), journal(store, str(cut)), crash_after(cut))
-            assert journal(store, str(cut)).known == cut
-            simulate(federation(name, codec, rounds), journal(store, str(cut)))
+                federation(name, codec, rounds).run(str(cut), store=store, watch=crash_after(cut))
+            assert Journal(store, str(cut)).known == cut
+            federation(name, codec, rounds).run(str(cut), store=store)
             assert digests(store, str(cut)) == expected
-            assert journal(store, str(cut)).known == len(events)
+            assert Journal(store, str(cut)).known == len(events)
     return events
 
 

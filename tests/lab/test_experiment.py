@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from abaton.errors import LayoutError, SettingsError, StoreError
-from abaton.lab import clinics
-from abaton.lab.experiment import build, resume, start
+from abaton.errors import Refused, SettingsError
+from abaton.lab import build, clinics
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 
@@ -21,6 +20,11 @@ RECIPE = clinics.recipe(seed=7, rounds=4, scale=0.1)
 
 def digests(store: Store, run: str) -> list[str]:
     return [model.digest for model in store.models(run)]
+
+
+def go_on(store: Store, place: int = 0):
+    row = store.runs()[place]
+    return build(row.recipe).run(row.run, store=store)
 
 
 class Crash(BaseException):
@@ -41,16 +45,16 @@ def crash_after(count: int):
 def test_resume_from_any_event_ends_with_the_same_digests(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path / "whole") as whole:
-        row = start(whole, RECIPE)
+        row = build(RECIPE).run(store=whole).row
         expected, events = digests(whole, row.run), Journal(whole, row.run).known
     assert row.status == "finished"
     for cut in range(1, events + 1):
         with Store(tmp_path / str(cut)) as store:
             with pytest.raises(Crash):
-                start(store, RECIPE, crash_after(cut))
+                build(RECIPE).run(store=store, watch=crash_after(cut))
             (row,) = store.runs()
             assert (row.status, store.is_held(row.run)) == ("running", False)
-            assert resume(store, row).status == "finished"
+            assert build(row.recipe).run(row.run, store=store).status == "finished"
             assert digests(store, row.run) == expected
 
 
@@ -65,9 +69,9 @@ def test_resume_does_not_train_again_what_was_finished(tmp_path, monkeypatch):
     )
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
-            start(store, RECIPE, crash_after(12))
+            build(RECIPE).run(store=store, watch=crash_after(12))
         before = len(trained)
-        resume(store, store.runs()[0])
+        go_on(store)
     again = len(trained) - len(set(trained))
     assert before > 4
     assert again <= 4, "at most what was under way when it was cut off"
@@ -76,13 +80,13 @@ def test_resume_does_not_train_again_what_was_finished(tmp_path, monkeypatch):
 def test_lost_payloads_are_trained_again(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path) as store:
-        expected = digests(store, start(store, RECIPE).run)
+        expected = digests(store, build(RECIPE).run(store=store).name)
         with pytest.raises(Crash):
-            start(store, RECIPE, crash_after(12))
+            build(RECIPE).run(store=store, watch=crash_after(12))
         row = store.runs()[-1]
         with store.reading() as connection:
             connection.exec_driver_sql("DELETE FROM payloads")
-        resume(store, row)
+        go_on(store, -1)
         assert digests(store, row.run) == expected
 
 
@@ -119,23 +123,23 @@ def test_kill_9_in_the_middle_and_resume(tmp_path):
 def test_a_run_whose_model_has_changed_is_not_resumed(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
-            start(store, RECIPE, crash_after(3))
+            build(RECIPE).run(store=store, watch=crash_after(3))
         from abaton.learning import mlp
 
         monkeypatch.setattr(clinics, "network", lambda: mlp(features=8, hidden=(5,)))
-        with pytest.raises(LayoutError, match="start a new run"):
-            resume(store, store.runs()[0])
+        with pytest.raises(Refused, match="model was .* and is .*layout was"):
+            go_on(store)
 
 
 def test_a_run_whose_data_have_changed_is_stopped_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
-            start(store, RECIPE, crash_after(9))
+            build(RECIPE).run(store=store, watch=crash_after(9))
         original = clinics.split
         monkeypatch.setattr(clinics, "split", lambda seed, scale: original(seed + 1, scale * 2))
-        with pytest.raises(StoreError, match="another turn|does not come out"):
-            resume(store, store.runs()[0])
+        with pytest.raises(Refused, match="the data of 'athens'; the data of 'kos'"):
+            go_on(store)
 
 
 def test_an_unknown_recipe_is_refused():

@@ -9,8 +9,8 @@ import pytest
 
 from abaton.control import TrainSettings
 from abaton.lab.compare import compare
-from abaton.lab.federation import make
 from abaton.lab.harm import Judge, harm
+from abaton.lab.policies import make
 from abaton.lab.settings import Setting, Task, World
 from abaton.learning import train_model
 
@@ -25,16 +25,17 @@ SETTING = Setting(
 def test_only_the_bad_learner_s_labels_are_wrong():
     clean, bad = (make(replace(SETTING, bad=bad), "SyncDVW", 1) for bad in ({}, {0: "flipped"}))
     for name in clean.sites:
-        for before, after in ((clean.sites, bad.sites), (clean.validation, bad.validation)):
-            assert (before[name].x == after[name].x).all()
-            wrong = before[name].y != after[name].y
+        for part in ("train", "validation"):
+            before, after = (getattr(made.sites[name], part) for made in (clean, bad))
+            assert (before.x == after.x).all()
+            wrong = before.y != after.y
             assert wrong.all() if name == "learner-01" else not wrong.any()
 
 
 def test_noise_takes_the_time_of_training_and_is_the_same_each_time():
     one = make(replace(SETTING, bad={0: "noise"}), "AsyncDVW(a)", 1)
-    assert list(one.models) == ["learner-01"]
-    noise, data = one.models["learner-01"], one.sites["learner-01"]
+    assert [name for name, site in one.sites.items() if site.model is not None] == ["learner-01"]
+    noise, data = one.sites["learner-01"].model, one.sites["learner-01"].train
     settings = TrainSettings(epochs=3, batch_size=20)
     sent = [train_model(noise, noise.initial(1), data, settings, np.random.default_rng(4)) for _ in range(2)]
     assert (sent[0].vector == sent[1].vector).all()

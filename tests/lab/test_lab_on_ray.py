@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from abaton.lab.experiment import remade
 
 from abaton.control import from_row
 from abaton.control.messages import Arrived
 from abaton.errors import SettingsError
 from abaton.lab import build, clinics, resume, simulate, start
-from abaton.lab.experiment import remade
 from abaton.store import Journal, Store
 
 RECIPE = clinics.recipe(seed=3, rounds=3, scale=0.2)

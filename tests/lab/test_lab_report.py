@@ -8,9 +8,9 @@ import json
 
 import pytest
 
+from abaton.lab import build
 from abaton.lab.clinics import recipe
 from abaton.lab.compare import run
-from abaton.lab.experiment import start
 from abaton.lab.settings import Setting, Task, World
 from abaton.report import comparison, page_of, report_of
 from abaton.store import Journal, Store
@@ -28,7 +28,7 @@ def told(store: Store, name: str) -> dict:
 
 
 def test_the_program_in_a_report_makes_the_run_again(store, tmp_path, monkeypatch):
-    row = start(store, recipe(seed=3, rounds=2, scale=0.3))
+    row = build(recipe(seed=3, rounds=2, scale=0.3)).run(store=store).row
     report = told(store, row.run)
     assert report["reproduce"]["versions"]["abaton"]
     json.dumps(report, allow_nan=False)

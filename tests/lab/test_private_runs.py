@@ -8,11 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
-from abaton.codecs import parse
 from abaton.control import SPENT, Asynchronous, ByStaleness, Privacy, Rules, Synchronous, TrainSettings
 from abaton.errors import SettingsError
-from abaton.lab import clinics
-from abaton.lab.experiment import Experiment, resume, simulate, start
+from abaton.federation import Federation
+from abaton.lab import build, clinics
 from abaton.lab.privacy import plan
 from abaton.store import Journal, Store
 
@@ -43,14 +42,12 @@ def crash_after(count: int):
     return watch
 
 
-def federation(kind: str, codec: str = "raw") -> Experiment:
+def federation(kind: str, codec: str = "raw") -> Federation:
     train, test = clinics.split(7, 0.1)
     rules = Rules(
         learners=4, rounds=500, training=TrainSettings(epochs=1, learning_rate=0.1), **BUDGETS[kind]
     )
-    return Experiment(
-        clinics.network(), train, rules, parse(LINE.format(codec)), clinics.PROFILES, validation=test
-    )
+    return Federation(clinics.network(), clinics.holdings(train, test), rules, LINE.format(codec))
 
 
 @pytest.mark.parametrize("codec", ["raw", "error_feedback | stc(sparsity=0.1)"])
@@ -60,8 +57,8 @@ def test_a_private_run_ends_within_its_budget_and_resumes_to_the_same_bits(
 ):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path) as store:
-        outcome = simulate(federation(kind, codec), Journal(store, "whole"))
-        assert outcome.reason == SPENT
+        outcome = federation(kind, codec).run("whole", store=store).result
+        assert outcome["reason"] == SPENT
         spent = [model.metrics["epsilon"] for model in store.models("whole")]
         assert spent == sorted(spent)
         assert 0 < spent[-1] <= BUDGETS[kind]["privacy"].epsilon
@@ -69,15 +66,15 @@ def test_a_private_run_ends_within_its_budget_and_resumes_to_the_same_bits(
         whole = [(m.digest, m.metrics["epsilon"]) for m in store.models("whole")]
         for cut in (3, Journal(store, "whole").known - 2):
             with pytest.raises(Crash):
-                simulate(federation(kind, codec), Journal(store, str(cut)), crash_after(cut))
-            again = simulate(federation(kind, codec), Journal(store, str(cut)))
-            assert again == outcome
+                federation(kind, codec).run(str(cut), store=store, watch=crash_after(cut))
+            again = federation(kind, codec).run(str(cut), store=store)
+            assert again.result == outcome
             assert [(m.digest, m.metrics["epsilon"]) for m in store.models(str(cut))] == whole
 
 
 def test_nothing_without_noise_is_sent(tmp_path):
     with Store(tmp_path) as store:
-        simulate(federation("asynchronous"), Journal(store, "run"))
+        federation("asynchronous").run("run", store=store)
         arrived = [body for kind, body in Journal(store, "run").rows() if kind == "Arrived"]
     assert arrived
     # How long a simulated upload took follows from its size alone.
@@ -86,11 +83,12 @@ def test_nothing_without_noise_is_sent(tmp_path):
 
 def test_the_clinics_stop_shows_why_and_is_not_begun_again(tmp_path):
     with Store(tmp_path) as store:
-        row = start(store, clinics.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0))
+        recipe = clinics.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0)
+        row = build(recipe).run(store=store).row
         assert (row.status, row.result["reason"]) == ("stopped", SPENT)
         with pytest.raises(Crash):
-            start(store, clinics.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0), crash_after(6))
-        again = resume(store, store.runs()[-1])
+            build(recipe).run(store=store, watch=crash_after(6))
+        again = build(recipe).run(store.runs()[-1].run, store=store)
         assert again.result == row.result
     shown = CliRunner().invoke(app, ["show", row.run, "--store", str(tmp_path)])
     assert "stopped (the privacy budget is spent)" in shown.stderr

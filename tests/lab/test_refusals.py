@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -29,10 +27,10 @@ from abaton.control import (
 )
 from abaton.engines import Profile
 from abaton.errors import SettingsError
-from abaton.lab import heterogeneous, partition, simulate, sites, start, stratified
-from abaton.lab.experiment import Experiment, build
+from abaton.federation import Federation, Holding
+from abaton.lab import build, heterogeneous, partition, sites, stratified
 from abaton.learning import Crew, Examples, logistic
-from abaton.store import Journal, Store
+from abaton.store import Store
 
 NAN, INF = float("nan"), float("inf")
 DVW = (ByValidation(),)
@@ -51,8 +49,7 @@ def pacing(kind: type, **wrong):
 
 
 RULES = [
-    (rules(learners=0), "learners is 0", "at least 1"),
-    (rules(learners=-3), "learners is -3", "at least 1"),
+    (rules(learners=-3), "learners is -3", "at least 0"),
     (rules(learners=2.5), "learners is 2.5", "whole number"),
     (rules(rounds=0), "rounds is 0", "at least 1"),
     (rules(seconds=-5.0), "seconds is -5.0", "above 0"),
@@ -164,71 +161,83 @@ def test_wrong_settings_are_refused_with_the_key_and_the_remedy(make, what, reme
     assert caught.value.exit_code == 2
 
 
-def whole() -> Experiment:
+def data() -> Examples:
     x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    data = Examples(x, (x[:, 0] > 0).astype(np.int64))
-    present = dict.fromkeys(("athens", "kos"), data)
-    return Experiment(
-        logistic(features=4), present, Rules(2, 1, weighting=DVW), parse("raw"), validation=present
-    )
+    return Examples(x, (x[:, 0] > 0).astype(np.int64))
+
+
+def whole(**wrong) -> Federation:
+    """A sound federation, unless something of it is said to be otherwise."""
+    sound = {name: Holding(data(), data()) for name in ("athens", "kos")}
+    parts = {"sites": sound, "rules": Rules(2, 1, weighting=DVW), **wrong}
+    return Federation(logistic(features=4), parts["sites"], parts["rules"])
+
+
+def both(**more) -> dict[str, Holding]:
+    return {name: Holding(**{"train": data(), "validation": data(), **more}) for name in ("athens", "kos")}
 
 
 NOTHING = Examples(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+ONE = Examples(np.zeros((1, 4), np.float32), np.zeros(1, np.int64))
 VALUES = Examples(np.zeros((20, 4), np.float32), np.zeros(20, np.float32))
 ADAPTIVE = Rules(2, 1, pacing=Asynchronous(adaptive={"": Thresholds()}))
 GROUPED = Rules(2, 1, pacing=Asynchronous(adaptive={"fast": Thresholds()}))
-EXPERIMENTS = [
+FEDERATIONS = [
     (
-        {"rules": GROUPED, "profiles": {"athens": Profile(group="fast"), "kos": Profile(group="slow")}},
-        "no thresholds for group 'slow'",
+        {
+            "rules": GROUPED,
+            "sites": {"athens": Holding(data(), profile=Profile(group="fast")), "kos": data()},
+        },
+        "no thresholds for group ''",
         "any group",
     ),
-    ({"sites": {}}, "no learners", "at least one"),
+    ({"sites": {}}, "no sites", "at least one"),
     ({"rules": Rules(3, 1)}, "learners is 3, but there are 2 sites", "from 1 to 2"),
-    ({"profiles": {"delphi": Profile()}}, "profile of 'delphi'", "athens, kos"),
-    ({"sites": {"athens": NOTHING, "kos": VALUES}}, "no examples to train on", "leave it out"),
-    ({"validation": {}}, "no validation set", "weigh by examples"),
-    ({"validation": {"athens": VALUES, "kos": NOTHING}}, "no validation set", "weigh by examples"),
-    ({"validation": {}, "rules": ADAPTIVE}, "no validation set", "set some examples aside"),
-    ({"validation": {}, "rules": Rules(2, 1, finishing=1)}, "no validation set", "set some examples aside"),
+    ({"sites": both(train=NOTHING)}, "no examples to train on", "leave it out"),
+    ({"sites": both(validation=NOTHING)}, "no validation set", "weigh by examples"),
+    ({"sites": both(validation=NOTHING), "rules": ADAPTIVE}, "no validation set", "set some examples aside"),
+    (
+        {"sites": both(validation=NOTHING), "rules": Rules(2, 1, finishing=1)},
+        "no validation set",
+        "set some examples aside",
+    ),
+    ({"sites": {"athens": data(), "kos": ONE}}, "too few for a stratified validation set", "leave it out"),
     (
         {"rules": Rules(2, 1, weighting=(ByValidation("r_squared"),))},
         "measure is 'r_squared', but the labels are classes",
         "micro_f1",
     ),
     (
-        {"sites": {"athens": VALUES, "kos": VALUES}},
+        {"sites": both(train=VALUES)},
         "measure is 'micro_f1', but the labels are values",
         "closeness, r_squared",
     ),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "what", "remedy"), EXPERIMENTS)
-def test_a_wrong_experiment_is_refused_before_anything_is_written(tmp_path, monkeypatch, wrong, what, remedy):
-    experiment = replace(
-        whole(), **{**wrong, **({"validation": wrong["sites"]} if wrong.get("sites") else {})}
-    )
-    monkeypatch.setattr("abaton.lab.clinics.experiment", lambda **_: experiment)
-    recipe = {"name": "clinics", "settings": {}}
+@pytest.mark.parametrize(("wrong", "what", "remedy"), FEDERATIONS)
+def test_a_wrong_federation_is_refused_when_it_is_made(monkeypatch, wrong, what, remedy):
+    monkeypatch.setattr("abaton.lab.clinics.federation", lambda **_: whole(**wrong))
+    for refused in (lambda: whole(**wrong), lambda: build({"name": "clinics", "settings": {}})):
+        with pytest.raises(SettingsError) as caught:
+            refused()
+        assert what in caught.value.what
+        assert remedy in caught.value.remedy
+
+
+def test_the_federation_that_the_table_breaks_is_a_sound_one(tmp_path):
+    assert len(whole().run(store=tmp_path).versions) == 2
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../up", " ", "-x", "n" * 200])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
     with Store(tmp_path) as store:
-        journal = Journal(store, "run")
-        for refused in (
-            lambda: simulate(experiment, journal),
-            lambda: start(store, recipe),
-            lambda: build(recipe),
-        ):
-            with pytest.raises(SettingsError) as caught:
-                refused()
-            assert what in caught.value.what
-            assert remedy in caught.value.remedy
+        if not name:
+            assert whole().run(name, store=store).name.startswith("python-")
+            return
+        with pytest.raises(SettingsError, match="cannot be a run's name"):
+            whole().run(name, store=store)
         assert store.runs() == [], "nothing was started"
-        assert list(journal.rows()) == []
-
-
-def test_the_experiment_that_the_table_breaks_is_a_sound_one(tmp_path):
-    with Store(tmp_path) as store:
-        assert simulate(whole(), Journal(store, "run")).version == 1
 
 
 COMMANDS = [

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.errors import SettingsError, StoreError
-from abaton.lab import clinics
-from abaton.lab.experiment import build, resume, simulate, start
-from abaton.store import Journal, Keep, Store, plan, prune
+from abaton.lab import build, clinics
+from abaton.store import Keep, Store, plan, prune
 
 RECIPE = clinics.recipe(seed=7, rounds=12, scale=0.1)
 
@@ -38,7 +37,7 @@ def on_disk(store: Store, run: str) -> list[int]:
 
 def test_the_last_every_kth_and_the_final_version_stay(tmp_path):
     with Store(tmp_path) as store:
-        row = start(store, RECIPE)
+        row = build(RECIPE).run(store=store).row
         made = plan(store, row, Keep(last=2, every=5))
         assert [m.version for m in made.models] == [1, 2, 3, 4, 6, 7, 8, 9]
         assert made.bytes > 8 * 4 * clinics.network().layout.size
@@ -53,7 +52,7 @@ def test_the_last_every_kth_and_the_final_version_stay(tmp_path):
 
 def test_models_that_another_run_names_stay(tmp_path):
     with Store(tmp_path) as store:
-        first, second = start(store, RECIPE), start(store, RECIPE)
+        first, second = (build(RECIPE).run(store=store).row for _ in range(2))
         assert plan(store, first, Keep(last=1)).models == ()
         assert len(on_disk(store, second.run)) == 13
 
@@ -61,40 +60,41 @@ def test_models_that_another_run_names_stay(tmp_path):
 def test_a_run_that_was_cut_off_is_pruned_and_resumed_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path / "whole") as store:
-        expected = [m.digest for m in store.models(start(store, RECIPE).run)]
+        expected = [m.digest for m in build(RECIPE).run(store=store).versions]
     with Store(tmp_path / "cut") as store:
         with pytest.raises(Crash):
-            start(store, RECIPE, crash_after(30))
+            build(RECIPE).run(store=store, watch=crash_after(30))
         (row,) = store.runs()
         made = plan(store, row, Keep(last=1))
         assert made.models
         assert made.payloads is None, "it needs its updates"
         prune(store, made)
-        assert resume(store, row).status == "finished"
+        assert build(RECIPE).run(row.run, store=store).status == "finished"
         assert [m.digest for m in store.models(row.run)] == expected
 
 
 def test_a_run_removes_what_falls_out_while_it_goes(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    experiment = replace(build(RECIPE), keep=Keep(last=3, every=4))
+    federation = build(RECIPE)
+    federation.dossier = replace(federation.dossier, keep=Keep(last=3, every=4))
     with Store(tmp_path) as store:
         most = [0]
 
         def count(*_: object) -> None:
             most[0] = max(most[0], sum(1 for _ in (tmp_path / "models").iterdir()))
 
-        simulate(experiment, Journal(store, "whole"), count)
+        federation.run("whole", store=store, watch=count)
         assert on_disk(store, "whole") == [0, 4, 8, 10, 11, 12]
         assert most[0] <= 7
         with pytest.raises(Crash):
-            simulate(experiment, Journal(store, "cut"), crash_after(25))
-        simulate(experiment, Journal(store, "cut"))
+            federation.run("cut", store=store, watch=crash_after(25))
+        federation.run("cut", store=store)
         assert [m.digest for m in store.models("cut")] == [m.digest for m in store.models("whole")]
 
 
 def test_the_command_says_first_and_removes_then(tmp_path):
     with Store(tmp_path) as store:
-        row = start(store, RECIPE)
+        row = build(RECIPE).run(store=store).row
     arguments = ["prune", row.run, "--last", "2", "--store", str(tmp_path), "--json"]
     planned = json.loads(CliRunner().invoke(app, [*arguments, "--dry-run"]).stdout)
     assert planned["runs"][0]["versions"] == 11

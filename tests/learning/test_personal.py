@@ -8,7 +8,7 @@ import pytest
 from abaton.codecs import parse
 from abaton.control import POLICIES, Asynchronous, Rules, TrainSettings
 from abaton.errors import SettingsError
-from abaton.lab.experiment import Experiment, simulate
+from abaton.federation import Federation, Holding
 from abaton.learning import Crew, Examples, Job, Learner, Personal, SklearnModel, cifar10_cnn, mlp
 from abaton.learning.metrics import count
 from abaton.store import Journal, Store
@@ -123,25 +123,25 @@ def test_estimators_may_have_personal_parts_too():
     assert update.payload
 
 
-def federation(model, policy: str) -> Experiment:
-    sites = {f"s{i}": site(i, flipped=i % 2 == 1) for i in range(6)}
-    validation = {f"s{i}": site(100 + i, 40, flipped=i % 2 == 1) for i in range(6)}
+def federation(model, policy: str) -> Federation:
+    odd = {i: i % 2 == 1 for i in range(6)}
+    sites = {f"s{i}": Holding(site(i, flipped=f), site(100 + i, 40, flipped=f)) for i, f in odd.items()}
     rules = Rules(learners=6, rounds=24, training=SETTINGS, **POLICIES[policy])
-    return Experiment(model, sites, rules, parse("raw"), validation=validation)
+    return Federation(model, sites, rules)
 
 
-def accuracy(store: Store, experiment: Experiment, run: str) -> float:
+def accuracy(store: Store, made: Federation, run: str) -> float:
     """How well each site does with the community model and, if it has some, its own layers."""
     vector = store.vectors.get(store.models(run)[-1].digest)
     right = []
-    for name, data in experiment.sites.items():
-        one = Learner(name, experiment.model, data, parse("raw"), 0)
-        if isinstance(experiment.model, Personal):
+    for name, mine in made.sites.items():
+        one = Learner(name, made.model, mine.train, parse("raw"), 0)
+        if isinstance(made.model, Personal):
             one.train(
                 "last", 0, vector, SETTINGS
             )  # a site's own layers, a few epochs from the community model
-        held = experiment.validation[name]
-        said = experiment.model.score(vector, held, one._local).predictions.argmax(1)
+        held = mine.validation
+        said = made.model.score(vector, held, one._local).predictions.argmax(1)
         right.append(float((said == held.y).mean()))
     return float(np.mean(right))
 
@@ -151,8 +151,8 @@ def test_a_run_gains_where_sites_differ_in_a_layer_and_resumes(tmp_path, monkeyp
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path) as store:
         own, none = federation(Personal(WHOLE, ["2.*"]), policy), federation(WHOLE, policy)
-        simulate(own, Journal(store, "own"))
-        simulate(none, Journal(store, "none"))
+        own.run("own", store=store)
+        none.run("none", store=store)
         assert accuracy(store, own, "own") > accuracy(store, none, "none") + 0.2
         digests = [model.digest for model in store.models("own")]
 
@@ -167,16 +167,16 @@ def test_a_run_gains_where_sites_differ_in_a_layer_and_resumes(tmp_path, monkeyp
                 raise Crash
 
         with pytest.raises(Crash):
-            simulate(own, Journal(store, "cut"), watch)
-        simulate(own, Journal(store, "cut"))
+            own.run("cut", store=store, watch=watch)
+        own.run("cut", store=store)
         assert [model.digest for model in store.models("cut")] == digests
 
 
 def test_asynchronous_rules_hold_only_the_shared_part(tmp_path):
-    experiment = federation(Personal(WHOLE, ["2.*"]), "AsyncFedAvg")
-    assert isinstance(experiment.rules.pacing, Asynchronous)
+    made = federation(Personal(WHOLE, ["2.*"]), "AsyncFedAvg")
+    assert isinstance(made.rules.pacing, Asynchronous)
     with Store(tmp_path) as store:
+        made.run("run", store=store)
         journal = Journal(store, "run")
-        simulate(experiment, journal)
         sizes = {len(journal.payloads.get(b["payload"])) for k, b in journal.rows() if k == "Arrived"}
-    assert sizes == {28 + 4 * experiment.model.layout.size}
+    assert sizes == {28 + 4 * made.model.layout.size}

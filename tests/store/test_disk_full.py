@@ -14,18 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from abaton.codecs import parse
 from abaton.control import POLICIES, Rules
 from abaton.engines import Checkpoints
 from abaton.engines.checkpoint import Checkpoint
 from abaton.errors import StoreError
+from abaton.federation import Federation
 from abaton.lab import clinics
-from abaton.lab.experiment import build, simulate
-from abaton.store import Journal, Store
+from abaton.store import Store
 
-RECIPE = clinics.recipe(seed=7, rounds=3, scale=0.1)
-SMALL = replace(build(RECIPE), memory=0)  # the newest models go to the slot file
-ASYNC = replace(SMALL, rules=Rules(learners=4, rounds=5, **POLICIES["AsyncFedAvg"]), codec=parse("raw"))
+MADE = clinics.federation(seed=7, rounds=3, scale=0.1)
+SPILLED = replace(MADE.dossier, memory=0)  # the newest models go to the slot file
+SMALL = Federation(MADE.model, MADE.sites, MADE.rules, MADE.codec, dossier=SPILLED)
+ASYNC = Federation(
+    MADE.model, MADE.sites, Rules(learners=4, rounds=5, **POLICIES["AsyncFedAvg"]), dossier=SPILLED
+)
 
 
 class Full:
@@ -69,12 +71,12 @@ class Full:
         )
 
 
-@pytest.mark.parametrize("experiment", [SMALL, ASYNC], ids=["synchronous", "asynchronous, spilled"])
-def test_at_every_write_to_a_file_the_run_stops_cleanly_and_goes_on_later(tmp_path, monkeypatch, experiment):
+@pytest.mark.parametrize("federation", [SMALL, ASYNC], ids=["synchronous", "asynchronous, spilled"])
+def test_at_every_write_to_a_file_the_run_stops_cleanly_and_goes_on_later(tmp_path, monkeypatch, federation):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path) as store, monkeypatch.context() as patch:
         disk = Full(patch, left=-1)
-        outcome = simulate(experiment, Journal(store, "whole"))
+        outcome = federation.run("whole", store=store).result
         expected = [m.digest for m in store.models("whole")]
     assert disk.writes >= 7
     for turn in range(1, disk.writes + 1):
@@ -83,26 +85,26 @@ def test_at_every_write_to_a_file_the_run_stops_cleanly_and_goes_on_later(tmp_pa
             with monkeypatch.context() as patch:
                 Full(patch, left=turn)
                 with pytest.raises(StoreError, match="No space left on device.*free space") as raised:
-                    simulate(experiment, Journal(store, "run"))
+                    federation.run("run", store=store)
             assert "\n" not in str(raised.value)
             names = [p.name for p in folder.rglob("*") if p.is_file()]
             assert not [n for n in names if n.startswith(".")], "nothing half-written is left"
             for model in (folder / "models").glob("*.safetensors"):
                 store.vectors.get(model.stem)  # every file that is there is whole
-            assert simulate(experiment, Journal(store, "run")) == outcome
+            assert federation.run("run", store=store).result == outcome
             assert [m.digest for m in store.models("run")] == expected
 
 
 def until_full(store: Store) -> None:
     for turn in range(40):
-        simulate(SMALL, Journal(store, f"run{turn}"))
+        SMALL.run(f"run{turn}", store=store)
 
 
 @pytest.mark.parametrize("pages", [1, 2, 4, 8, 12])
 def test_a_database_that_cannot_grow_is_one_line_and_the_run_goes_on_later(tmp_path, monkeypatch, pages):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     with Store(tmp_path / "whole") as store:
-        outcome = simulate(SMALL, Journal(store, "run"))
+        outcome = SMALL.run("run", store=store).result
     with Store(tmp_path / "full") as store:
         with store.reading() as connection:
             size = connection.exec_driver_sql("PRAGMA page_count").scalar()
@@ -112,7 +114,7 @@ def test_a_database_that_cannot_grow_is_one_line_and_the_run_goes_on_later(tmp_p
         last = sorted(store.folder.glob("payloads/*.pack"), key=lambda p: p.stat().st_mtime)
         assert last
     with Store(tmp_path / "full") as store:
-        assert simulate(SMALL, Journal(store, last[-1].stem)) == outcome
+        assert SMALL.run(last[-1].stem, store=store).result == outcome
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_old_one(tmp_path, monkeypatch):

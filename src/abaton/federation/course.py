@@ -37,10 +37,10 @@ def some_versions(store: Store, run: str) -> Iterator[tuple[ModelRow, Vector]]:
             yield version, store.vectors.get(version.digest)
 
 
-def point_of(version: ModelRow, judged: Mapping[str, Any], *, classes: bool) -> list[dict[str, Any]]:
-    """The main measure of a version, if there is one to tell."""
-    name = "auroc" if classes else "rmse"
+def point_of(version: ModelRow, judged: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The main measure of a version, which is the first that the study names, if there is one to tell."""
     line = next((each for each in judged["lines"] if each["of"] == "all"), None)
     if line is None or line["measures"] is None:
         return []
-    return [{"version": version.version, "at": version.at, name: line["measures"][name]["value"]}]
+    name, told = next(iter(line["measures"].items()))
+    return [{"version": version.version, "at": version.at, name: told["value"]}]

@@ -138,7 +138,7 @@ def judge_counts(
                 )  # fmt: skip
             if subset.of == "all" and len(classes) == 2:
                 both = together(part[0] for part in parts if not isinstance(part, ValueSums))
-                curves[name] = _curves(both, floor)
+                curves[name] = _curves(both, floor, learning.metrics)
     return {"lines": lines, "curves": curves, "smallest_count": floor}
 
 
@@ -153,12 +153,15 @@ def _judged(
     floor: int,
     drawn: tuple[int, int],
 ) -> list[tuple[str, dict[str, Any] | None, str]]:
-    """For each class that is a case: its name, the measures, and how many subjects; nothing of small numbers."""
-    how, (seed, resamples) = learning.evaluation, drawn
+    """For each class that is a case: its name, the measures that the study names, and how many subjects.
+
+    Nothing is told of small numbers.
+    """
+    how, names, (seed, resamples) = learning.evaluation, measure_names(learning), drawn
     sums = [part for part in parts if isinstance(part, ValueSums)]
     if sums:
         both = add_errors(sums)
-        measures = _plain(judge_sums(both, level=how.confidence)) if both.subjects >= floor else None
+        measures = _plain(judge_sums(both, level=how.confidence), names) if both.subjects >= floor else None
         return [("", measures, _number(both.subjects, floor))]
     counted = [part for part in parts if not isinstance(part, ValueSums)]
     made: list[tuple[str, dict[str, Any] | None, str]] = []
@@ -168,7 +171,7 @@ def _judged(
         found = None
         if not few:
             settings = {"specificity": how.specificity, "level": how.confidence}
-            found = _plain(judge(_filled(counts), seed=seed, resamples=resamples, **settings))
+            found = _plain(judge(_filled(counts), seed=seed, resamples=resamples, **settings), names)
         case = classes[i] if len(counted[0]) > 1 else ""
         made.append((case, found, _number(counts.subjects, floor)))
     return made
@@ -180,21 +183,39 @@ def _filled(counts: ScoreCounts) -> ScoreCounts:
     return ScoreCounts(counts.scores[some], counts.cases[some], counts.controls[some])
 
 
-def _curves(counts: ScoreCounts, floor: int) -> dict[str, Any]:
+def _curves(counts: ScoreCounts, floor: int, metrics: Sequence[str]) -> dict[str, Any]:
+    """The curves that belong to the measures that the study names."""
     if min(counts.cases.sum(), counts.controls.sum()) < floor:
         return {}
     fpr, tpr = counts.curve()
     x = np.linspace(0, 1, _POINTS)
     bins = max(2, min(10, counts.subjects // (2 * floor)))
     points = [[predicted, asdict(share)] for predicted, share in counts.calibration(bins)]
-    return {"roc": [x.tolist(), np.interp(x, fpr, tpr).tolist()], "calibration": points}
+    made = {"auroc": {"roc": [x.tolist(), np.interp(x, fpr, tpr).tolist()]}, "calibration": {"calibration": points}}
+    return {key: value for name, curve in made.items() if name in metrics for key, value in curve.items()}
 
 
-def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Estimates as plain values; what is not a number is nothing."""
+def measure_names(learning: Learning) -> list[str]:
+    """What the measures that a study names are called in its results, in the study's order.
+
+    >>> measure_names(Learning(evaluation={"metrics": ["brier", "calibration"]}))
+    ['brier', 'calibration slope', 'calibration intercept']
+    """
+    called = {
+        "calibration": ("calibration slope", "calibration intercept"),
+        "sensitivity": (f"sensitivity at specificity {learning.evaluation.specificity:g}",),
+        "r_squared": ("r2",),
+    }
+    return [name for metric in learning.metrics for name in called.get(metric, (metric,))]
+
+
+def _plain(measures: Mapping[str, Estimate], names: Sequence[str]) -> dict[str, Any]:
+    """Some estimates as plain values; what is not a number is nothing."""
     return {
-        name: {key: value if math.isfinite(value) else None for key, value in asdict(estimate).items()}
-        for name, estimate in measures.items()
+        name: {
+            key: value if math.isfinite(value) else None for key, value in asdict(measures[name]).items()
+        }
+        for name in names
     }
 
 

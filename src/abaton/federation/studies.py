@@ -354,7 +354,7 @@ class _About:
             )  # fmt: skip
 
         points = [
-            point_of(version, judge({COMMUNITY: vector}, 0), classes=bool(members.classes))
+            point_of(version, judge({COMMUNITY: vector}, 0))
             for version, vector in (some_versions(store, row.run) if options.resamples else ())
         ]
         return {

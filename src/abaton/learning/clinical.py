@@ -133,6 +133,12 @@ def sensitivity_at(specificity: float) -> Callable[[Floats, Floats, Floats], Flo
     return measure
 
 
+def accuracy(scores: Floats, cases: Floats, controls: Floats) -> Floats:
+    """The share of subjects for whom the likelier answer is the right one."""
+    said = scores >= 0.5
+    return np.asarray((cases * said + controls * ~said).sum(1) / (cases + controls).sum(1))
+
+
 def brier(scores: Floats, cases: Floats, controls: Floats) -> Floats:
     """The mean squared distance of the predicted chance from what happened."""
     wrong = cases * (1 - scores) ** 2 + controls * scores**2
@@ -173,14 +179,19 @@ def judge(
         f"sensitivity at specificity {specificity:g}": sensitivity_at(specificity),
         "calibration slope": calibration_slope,
         "calibration intercept": calibration_intercept,
+        "accuracy": accuracy,
         "brier": brier,
     }
     if not counts.subjects:
         return dict.fromkeys(measures, Estimate(np.nan, np.nan, np.nan))
     if not counts.cases.sum() or not counts.controls.sum():
         unknown = Estimate(np.nan, np.nan, np.nan)
-        value = float(brier(counts.scores, counts.cases[None], counts.controls[None])[0])
-        return {**dict.fromkeys(measures, unknown), "brier": Estimate(value, np.nan, np.nan)}
+        told = {
+            name: float(measures[name](counts.scores, counts.cases[None], counts.controls[None])[0])
+            for name in ("accuracy", "brier")
+        }
+        alone = {name: Estimate(value, np.nan, np.nan) for name, value in told.items()}
+        return {**dict.fromkeys(measures, unknown), **alone}
     chance = np.random.default_rng(seed)
     drawn: dict[str, list[Floats]] = {name: [] for name in measures}
     for begin in range(0, resamples, _TOGETHER):

@@ -48,18 +48,18 @@ def run_figures(report: Mapping[str, Any]) -> dict[str, Any]:
     evaluation = results["evaluation"]
     lines = [_line(line) for line in evaluation["lines"] if line["measures"]]
     curves = {name: each for name, each in evaluation["curves"].items() if each}
-    measure = "auroc" if any("auroc" in line["measures"] for line in lines) else "rmse"
+    measure = next((name for line in lines for name in line["measures"]), "auroc")
     made: dict[str, Any] = {}
     if results["course"]["points"]:
         made |= course_figures({"community": results["course"]["points"]}, measure)
-    if curves:
-        roc = {name: (each["roc"][0], each["roc"][1]) for name, each in curves.items()}
+    if roc := {name: (each["roc"][0], each["roc"][1]) for name, each in curves.items() if "roc" in each}:
         made["ROC"] = roc_figure(roc, title="ROC curves, subjects that nobody trained on")
-        kept = {
-            name: [(predicted, _Estimate(**share)) for predicted, share in each["calibration"]]
-            for name, each in curves.items()
-            if not name.endswith(" alone")
-        }
+    kept = {
+        name: [(predicted, _Estimate(**share)) for predicted, share in each["calibration"]]
+        for name, each in curves.items()
+        if "calibration" in each and not name.endswith(" alone")
+    }
+    if kept:
         made["calibration"] = calibration_figure(kept, title="Calibration")
     made["models"] = forest_figure(
         [line | {"subset": line["model"]} for line in lines if line["of"] == "all"],

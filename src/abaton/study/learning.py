@@ -222,7 +222,7 @@ class Learning(Part):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The measures by which the model is judged; the usual ones of the task if none are named."""
-        usual = ("auroc", "auprc", "calibration", "sensitivity")
+        usual = ("auroc", "auprc", "sensitivity", "calibration", "brier")
         return self.evaluation.metrics or (usual if self.task == "classes" else ("rmse", "mae", "r_squared"))
 
     def rules(self, learners: int, *, seed: int = 0) -> Rules:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.federation import Options, resume_study, run_study
+from abaton.federation import StudyOptions, resume_study, run_study
 from abaton.store import Store
 
 
@@ -20,9 +20,9 @@ def test_a_study_gives_the_same_digests_on_virtual_local_and_flower(rounds, tmp_
     with Store(tmp_path / "store") as store:
         rows = {
             engine: run_study(
-                rounds.study, rounds.sites[:2], store, Options(engine, 5, resamples=20), step=said.append,
-                now=datetime.now(UTC),
-            )
+                rounds.study, rounds.sites[:2], store, StudyOptions(5, resamples=20), step=said.append,
+                now=datetime.now(UTC), engine=engine,
+            ).row
             for engine in ("virtual", "local", "flower")
         }  # fmt: skip
         digests = {engine: [m.digest for m in store.models(row.run)] for engine, row in rows.items()}
@@ -36,6 +36,6 @@ def test_a_study_gives_the_same_digests_on_virtual_local_and_flower(rounds, tmp_
 
 def test_what_only_one_machine_can_have_is_refused(four, tmp_path):
     with Store(tmp_path / "store") as store:
-        for options in (Options("flower", baselines=True), Options("flower", profiles=four.profiles)):
+        for options in (StudyOptions(baselines=True), StudyOptions(profiles=four.profiles)):
             with pytest.raises(SettingsError, match="a network has no profiles"):
-                run_study(four.study, four.sites, store, options)
+                run_study(four.study, four.sites, store, options, engine="flower")

@@ -11,7 +11,7 @@ from tests.federation.network.loops import Loop
 
 from abaton.engines.flower import Parcel
 from abaton.errors import Refused
-from abaton.federation import Options, run_study
+from abaton.federation import StudyOptions, run_study
 from abaton.federation.network import FIELDS, Wish
 from abaton.federation.network.fields import fields_of
 from abaton.governance import Registry, metadata
@@ -29,7 +29,9 @@ def store(tmp_path):
 
 def test_a_network_gives_the_same_digests_and_measures_as_one_machine(rounds, store, tmp_path):
     there = Loop(tmp_path, rounds.study, rounds.sites, replace(WISH, resamples=20)).run(store)
-    here = run_study(rounds.study, rounds.sites, store, Options(seed=5, resamples=20), now=datetime.now(UTC))
+    here = run_study(
+        rounds.study, rounds.sites, store, StudyOptions(seed=5, resamples=20), now=datetime.now(UTC)
+    ).row
     assert there.status == "finished"
     digests = [[model.digest for model in store.models(row.run)] for row in (there, here)]
     assert digests[0] == digests[1]

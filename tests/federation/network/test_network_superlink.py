@@ -15,7 +15,7 @@ from tests.federation.network.hosts import hosts
 
 from abaton.engines.flower.certificates import Certificates, issue
 from abaton.engines.flower.keeper import surroundings
-from abaton.federation import Options, run_study
+from abaton.federation import StudyOptions, run_study
 from abaton.store import Store
 
 pytestmark = [pytest.mark.hosts, pytest.mark.network, pytest.mark.slow]
@@ -74,6 +74,8 @@ def test_a_study_over_a_superlink_of_somebody_else_gives_the_same_digests(rounds
     assert not list(federation.store.rglob("superlink.*")), "nor to keep"
     with Store(federation.store) as store:
         assert store.run(run).status == "finished"
-        here = run_study(rounds.study, rounds.sites[:2], store, Options(resamples=0), now=datetime.now(UTC))
+        here = run_study(
+            rounds.study, rounds.sites[:2], store, StudyOptions(resamples=0), now=datetime.now(UTC)
+        ).row
         there = [model.digest for model in store.models(run)]
         assert there == [model.digest for model in store.models(here.run)]

@@ -287,7 +287,7 @@ class Controller:
             return judge_counts(self._learning, classes, floor, last, seed=seed, resamples=resamples)
 
         points = [
-            point_of(version, judge(i, 0), classes=bool(classes)) for i, (version, _) in enumerate(some)
+            point_of(version, judge(i, 0)) for i, (version, _) in enumerate(some)
         ]
         return {
             "traffic": traffic_of(Journal(store, row.run), self._model.layout.size),
