@@ -26,10 +26,20 @@ MAY_USE = {
     "store": {"errors", "files"},
     "governance": {"errors", "canonical", "files", "listening", "records", "store"},
     "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
+    "study": {"errors", "canonical", "records", "codecs", "control", "learning"},
     "federation": {
         "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
-        "store", "engines", "files", "software",
+        "store", "engines", "files", "report", "software",
     },
+    "lab": {
+        "errors", "bench", "vectors", "codecs", "control", "learning", "engines", "store", "study", "site",
+        "governance", "federation", "report",
+    },
+    "cli": {
+        "errors", "bench", "files", "vectors", "codecs", "control", "learning", "engines", "store", "records", "study",
+        "site", "governance", "federation", "lab", "report", "dashboard",
+    },
+    "bench": set(),
     "report": {"errors", "vectors", "store"},
     "dashboard": {"errors", "files", "report", "store", "governance"},
     "engines": {"errors", "files", "listening", "vectors", "codecs", "control", "learning", "store"},
@@ -57,6 +67,13 @@ def imports(path: Path) -> set[str]:
 def files(room: str) -> list[Path]:
     path = PACKAGE / room
     return sorted(path.rglob("*.py")) if path.is_dir() else [path if path.suffix else path.with_suffix(".py")]
+
+
+def test_every_room_has_its_arrows():
+    rooms = {
+        path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert rooms - {"__init__"} == set(MAY_USE)
 
 
 @pytest.mark.parametrize("room", MAY_USE)

@@ -56,3 +56,26 @@ def test_the_package_has_a_version_in_the_changelog():
         f"[{abaton.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
         or "[Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
     )
+
+
+ROOMS = sorted(m.name for m in pkgutil.iter_modules(abaton.__path__, "abaton.") if "benchmarks" not in m.name)
+
+
+def test_a_class_that_a_room_exports_has_a_name_of_its_own():
+    found: dict[str, set[str]] = {}
+    for room in ROOMS:
+        module = importlib.import_module(room)
+        for name in getattr(module, "__all__", ()):
+            if inspect.isclass(thing := getattr(module, name)):
+                found.setdefault(name, set()).add(thing.__module__)
+    assert not {name: sorted(where) for name, where in found.items() if len(where) > 1}
+
+
+def test_every_name_of_the_front_door_is_there_and_shown_on_its_page():
+    page = (ROOT / "docs" / "python.md").read_text()
+    for name in abaton.__all__:
+        assert getattr(abaton, name) is not None
+        if name != "__version__":
+            assert f"`{name}" in page or f"abaton.{name}" in page, f"docs/python.md does not show {name}"
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        abaton.Nonsense  # noqa: B018

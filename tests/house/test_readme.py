@@ -1,34 +1,75 @@
-"""The README's code runs and prints what it says."""
+"""The code of README, page and notebook runs and prints what it says."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from abaton.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```\n+(?:It prints[^\n]*\n+```text\n(.*?)```)?", README, re.S)
+PYTHON = (ROOT / "docs" / "python.md").read_text()
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
-def test_there_is_code_to_run():
-    assert BLOCKS
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The Python blocks of a page, and what each is said to print."""
+    return re.findall(r"```python\n(.*?)```\n+(?:It prints[^\n]*\n+```text\n(.*?)```)?", page, re.S)
 
 
-@pytest.mark.parametrize(("code", "printed"), BLOCKS)
-def test_python_blocks_run_and_print_what_is_shown(code, printed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ABATON_STORE", str(tmp_path))
+def run(code: str, names: dict) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
-    if printed:
-        assert out.getvalue().split() == printed.split()
+        exec(compile(code, "page", "exec"), names)
+    return out.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ABATON_STORE", str(tmp_path))
+
+
+@pytest.mark.parametrize("page", [README, PYTHON], ids=["README", "docs/python.md"])
+def test_python_blocks_run_one_after_the_other_and_print_what_is_shown(page):
+    names: dict = {"__name__": "page"}
+    found = blocks(page)
+    assert found
+    for code, printed in found:
+        assert run(code, names).split() == printed.split()
+
+
+def test_the_first_example_is_short_and_leaves_a_run_that_is_listed():
+    code, _ = blocks(README)[0]
+    assert len(code.splitlines()) <= 8
+    run(code, {"__name__": "page"})
+    (line,) = json.loads(CliRunner().invoke(app, ["runs", "--json"]).stdout)
+    assert (line["run"], line["status"]) == ("first", "finished")
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebooks_run_and_print_what_they_show(notebook):
+    names: dict = {"__name__": "notebook"}
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert cells
+    for cell in cells:
+        last = ast.parse("".join(cell["source"])).body[-1]
+        printed = run("".join(cell["source"]), names)
+        shown = "".join(text for out in cell["outputs"] for text in out.get("text", ()))
+        assert printed.split() == shown.split()
+        if isinstance(last, ast.Expr) and any("data" in out for out in cell["outputs"]):
+            value = eval(ast.unparse(last), names)
+            assert value._repr_html_().startswith("<table>")
 
 
 @pytest.mark.parametrize("target", re.findall(r"^make ([a-z-]+)", README, re.M))

@@ -89,10 +89,10 @@ class Federation:
     >>> x = rng.normal(size=(80, 3)).astype(np.float32)
     >>> y = (x[:, 0] > 0).astype(np.int64)
     >>> sites = {"north": Examples(x[:50], y[:50]), "south": Examples(x[50:], y[50:])}
-    >>> federation = Federation(logistic(features=3), sites, Rules(rounds=5), test=Examples(x, y))
+    >>> federation = Federation(logistic(features=3), sites, Rules(rounds=20), test=Examples(x, y))
     >>> run = federation.run("first", store=Path(tempfile.mkdtemp()))
     >>> run.status, len(run.versions), run.metrics["accuracy"] > 0.7
-    ('finished', 6, True)
+    ('finished', 21, True)
     """
 
     def __init__(

@@ -70,7 +70,7 @@ def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
     """What of a run is not as it was, in words.
 
     >>> differences({"codec": "raw", "sites": {"a": "1"}}, {"codec": "fp16", "sites": {"a": "2"}})
-    ["codec was raw and is fp16", "the data of 'a'"]
+    ['codec was raw and is fp16', "the data of 'a'"]
     """
     made = []
     for part in dict.fromkeys((*before, *now)):

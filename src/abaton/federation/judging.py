@@ -191,7 +191,10 @@ def _curves(counts: ScoreCounts, floor: int, metrics: Sequence[str]) -> dict[str
     x = np.linspace(0, 1, _POINTS)
     bins = max(2, min(10, counts.subjects // (2 * floor)))
     points = [[predicted, asdict(share)] for predicted, share in counts.calibration(bins)]
-    made = {"auroc": {"roc": [x.tolist(), np.interp(x, fpr, tpr).tolist()]}, "calibration": {"calibration": points}}
+    made = {
+        "auroc": {"roc": [x.tolist(), np.interp(x, fpr, tpr).tolist()]},
+        "calibration": {"calibration": points},
+    }
     return {key: value for name, curve in made.items() if name in metrics for key, value in curve.items()}
 
 
@@ -212,9 +215,7 @@ def measure_names(learning: Learning) -> list[str]:
 def _plain(measures: Mapping[str, Estimate], names: Sequence[str]) -> dict[str, Any]:
     """Some estimates as plain values; what is not a number is nothing."""
     return {
-        name: {
-            key: value if math.isfinite(value) else None for key, value in asdict(measures[name]).items()
-        }
+        name: {key: value if math.isfinite(value) else None for key, value in asdict(measures[name]).items()}
         for name in names
     }
 

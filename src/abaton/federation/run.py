@@ -49,7 +49,7 @@ class Run:
             "versions": len(self.versions) - 1,
         }
         told |= {key: result[key] for key in ("updates", "bytes_up", "seconds") if key in result}
-        told |= {name: round(value, 4) for name, value in self.metrics.items()}
+        told |= self.metrics
         cells = "".join(
             f"<tr><th style='text-align:left'>{escape(str(key))}</th><td>{escape(_shown(value))}</td></tr>"
             for key, value in told.items()
@@ -192,4 +192,6 @@ def _columns(x: Any, names: Sequence[str]) -> NDArray[Any]:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )

@@ -286,9 +286,7 @@ class Controller:
             last = {COMMUNITY: told[each]}
             return judge_counts(self._learning, classes, floor, last, seed=seed, resamples=resamples)
 
-        points = [
-            point_of(version, judge(i, 0)) for i, (version, _) in enumerate(some)
-        ]
+        points = [point_of(version, judge(i, 0)) for i, (version, _) in enumerate(some)]
         return {
             "traffic": traffic_of(Journal(store, row.run), self._model.layout.size),
             "evaluation": judge(len(models) - 1, resamples),

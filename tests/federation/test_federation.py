@@ -1,0 +1,235 @@
+"""The one road from Python: a run is made of what it says, gone on with or refused, and its result can be used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import abaton
+from abaton.cli.app import app
+from abaton.control import POLICIES, Rules, TrainSettings
+from abaton.errors import Refused, SettingsError
+from abaton.federation import Federation, Holding, Run
+from abaton.learning import Examples, SklearnModel, TorchModel, logistic, mlp
+from abaton.store import Journal, Store
+
+
+def site(seed: int, count: int = 60) -> Examples:
+    x = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+    return Examples(x, (x[:, 0] + 0.3 * x[:, 1] > 0).astype(np.int64))
+
+
+SITES = {name: site(i) for i, name in enumerate(("athens", "kos", "pergamon"))}
+TRAINING = TrainSettings(epochs=2, learning_rate=0.2)
+
+
+def made(**more) -> Federation:
+    parts = {
+        "model": logistic(features=4), "sites": SITES, "rules": Rules(rounds=4, training=TRAINING), "codec": "raw",
+        "test": site(9), **more,
+    }  # fmt: skip
+    return Federation(**parts)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "store") as opened:
+        yield opened
+
+
+class Cut(BaseException):
+    """The power went."""
+
+
+def after(events: int):
+    left = [events]
+
+    def watch(*_: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Cut
+
+    return watch
+
+
+def digests(store: Store, run: str) -> list[str]:
+    return [model.digest for model in store.models(run)]
+
+
+OTHER = {
+    "learning rate": (
+        {"rules": Rules(rounds=4, training=replace(TRAINING, learning_rate=0.1))},
+        "rules.training.learning_rate was 0.2 and is 0.1",
+    ),
+    "policy": (
+        {"rules": Rules(rounds=4, training=TRAINING, **POLICIES["AsyncFedAvg"])},
+        "rules.pacing was Synchronous and is Asynchronous",
+    ),
+    "codec": ({"codec": "fp16"}, "codec was raw and is fp16"),
+    "data": ({"sites": {**SITES, "kos": site(77)}}, "the data of 'kos'"),
+    "one label": (
+        {
+            "sites": {
+                **SITES,
+                "kos": Examples(SITES["kos"].x, np.r_[1 - SITES["kos"].y[:1], SITES["kos"].y[1:]]),
+            }
+        },
+        "the data of 'kos'",
+    ),
+    "sites": ({"sites": {**SITES, "trikala": site(5)}}, "site 'trikala' is new"),
+    "layout": ({"model": mlp(features=4, hidden=(3,))}, "layout was"),
+    "another network with the same layout": (
+        {"model": TorchModel(lambda: torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Tanh()))},
+        "model was",
+    ),
+    "machine": (
+        {"sites": {**SITES, "kos": Holding(SITES["kos"], profile=abaton.Profile(speed=3.0))}},
+        "machines.kos was nothing and is {'speed': '3.0'}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("other", "says"), OTHER.values(), ids=OTHER)
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "cut off"])
+def test_something_else_under_a_known_name_is_refused_and_never_the_old_model(store, other, says, ended):
+    if ended:
+        before = made().run("mine", store=store).vector().copy()
+    else:
+        with pytest.raises(Cut):
+            made().run("mine", store=store, watch=after(6))
+        before = store.run("mine")
+    with pytest.raises(Refused, match="made of something else") as refused:
+        made(**other).run("mine", store=store)
+    assert says in str(refused.value)
+    if ended:
+        assert np.array_equal(made().run("mine", store=store).vector(), before), "the old run is as it was"
+        fresh = made(**other).run(store=store)
+        assert fresh.name != "mine"
+        assert not np.array_equal(fresh.vector(), before) or says.startswith(("machines", "codec"))
+    else:
+        assert store.run("mine") == before
+
+
+def test_other_software_is_named(store, monkeypatch):
+    with pytest.raises(Cut):
+        made().run("mine", store=store, watch=after(6))
+    monkeypatch.setattr("abaton.federation.federation.versions", lambda: {"abaton": "9.9"})
+    with pytest.raises(Refused, match=r"software.abaton was 0.1.0 and is 9.9"):
+        made().run("mine", store=store)
+
+
+def test_a_run_that_has_ended_is_given_back_and_nothing_is_trained(store, monkeypatch):
+    first = made().run("mine", store=store)
+    monkeypatch.setattr("abaton.learning.learner.Learner.send", None)
+    again = made().run("mine", store=store)
+    assert (again.result, again.versions) == (first.result, first.versions)
+
+
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+@pytest.mark.parametrize("policy", ["SyncFedAvg", "SyncDVW"])
+def test_a_run_resumes_from_python_with_the_same_bits(store, monkeypatch, engine, policy):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    rules = Rules(rounds=3, training=TRAINING, **POLICIES[policy])
+    kind = {"codec": "error_feedback | stc(sparsity=0.2)", "rules": rules}
+    whole = made(**kind).run("whole", store=store, engine=engine)
+    events = Journal(store, whole.name).known
+    for cut in (2, events // 2, events - 1):
+        with pytest.raises(Cut):
+            made(**kind).run(f"cut{cut}", store=store, engine=engine, watch=after(cut))
+        ended = made(**kind).run(f"cut{cut}", store=store, engine=engine)
+        assert ended.status == "finished"
+        assert digests(store, ended.name) == digests(store, whole.name)
+
+
+def test_an_asynchronous_local_run_keeps_what_had_happened(store):
+    rules = Rules(rounds=12, training=TRAINING, **POLICIES["AsyncFedAvg"])
+    with pytest.raises(Cut):
+        made(rules=rules).run("cut", store=store, engine="local", watch=after(9))
+    before = list(Journal(store, "cut").rows())
+    assert before
+    made(rules=rules).run("cut", store=store, engine="local")
+    assert list(Journal(store, "cut").rows())[: len(before)] == before
+
+
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+def test_nothing_of_a_run_is_left_in_the_next_one(store, engine):
+    federation = made(codec="error_feedback | stc(sparsity=0.1)")
+    first, second = (federation.run(name, store=store, engine=engine) for name in ("first", "second"))
+    assert digests(store, first.name) == digests(store, second.name)
+
+
+def test_every_run_is_listed_shown_and_reported(store):
+    run = made().run("mine", store=store)
+    folder = ["--store", str(store.folder)]
+    (line,) = json.loads(CliRunner().invoke(app, ["runs", "--json", *folder]).stdout)
+    assert (line["run"], line["status"], line["versions"]) == ("mine", "finished", 4)
+    assert json.loads(CliRunner().invoke(app, ["show", "mine", "--json", *folder]).stdout)["digest"]
+    told = json.loads(CliRunner().invoke(app, ["report", "mine", "--json", *folder]).stdout)
+    assert told["results"]["measures"]["auroc"] == pytest.approx(run.metrics["auroc"])
+    page = store.folder / "mine.html"
+    run.report(page)
+    assert "A federation of 3 sites" in page.read_text()
+
+
+def test_a_run_made_by_a_program_is_resumed_by_it_and_the_command_says_so(store):
+    with pytest.raises(Cut):
+        made().run("mine", store=store, watch=after(6))
+    said = CliRunner().invoke(app, ["resume", "mine", "--store", str(store.folder)])
+    assert isinstance(said.exception, SettingsError)
+    assert "Federation(...).run('mine') goes on with it" in str(said.exception)
+
+
+def test_the_result_is_ready_to_be_used(store):
+    run = made().run("mine", store=store)
+    module, x = run.model, site(9).x
+    assert isinstance(module, torch.nn.Module)
+    chances = module(torch.from_numpy(x)).softmax(1).detach().numpy()
+    assert np.allclose(chances, run.predict(x), atol=1e-6)
+    assert (run.predict(x).argmax(1) == site(9).y).mean() == pytest.approx(run.metrics["accuracy"])
+    assert "accuracy" in run._repr_html_()
+    assert run.versions[-1].digest == run.result["digest"]
+    assert not np.array_equal(run.vector(0), run.vector())
+    use = run.row.recipe["use"]
+    assert use["layout"] == [["weight", [2, 4], "dense"], ["bias", [2], "bias"]]
+    assert use["training"]["learning_rate"] == "0.2"
+    with pytest.raises(SettingsError, match="known to the program that made it"):
+        Run(store, "mine").predict(x)
+    assert np.array_equal(Run(store, "mine", logistic(features=4)).predict(x), run.predict(x))
+    with pytest.raises(SettingsError, match="no version 99"):
+        run.vector(99)
+
+
+def test_an_estimator_comes_back_as_one(store):
+    from sklearn.linear_model import SGDClassifier
+
+    model = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=4, classes=2)
+    run = made(model=model).run("mine", store=store)
+    assert isinstance(run.model, SGDClassifier)
+    assert np.allclose(run.model.predict_proba(site(9).x), run.predict(site(9).x), atol=1e-6)
+
+
+def test_sites_set_validation_examples_aside_when_the_rules_need_them(store):
+    federation = made(rules=Rules(rounds=4, training=TRAINING, **POLICIES["AsyncDVW(na)"]), validation=0.2)
+    sizes = {name: (len(one.train), len(one.validation)) for name, one in federation.sites.items()}
+    assert set(sizes.values()) == {(48, 12)}
+    assert federation.run(store=store).status == "finished"
+
+
+def test_importing_abaton_loads_nothing_and_using_a_name_loads_its_room():
+    code = (
+        "import sys, abaton\n"
+        "heavy = [m for m in ('numpy', 'torch', 'typing', 'pydantic') if m in sys.modules]\n"
+        "assert not heavy, heavy\n"
+        "abaton.Rules\n"
+        "assert 'numpy' in sys.modules and 'torch' not in sys.modules\n"
+        "abaton.Federation\n"
+        "assert 'abaton.study' not in sys.modules and 'abaton.governance' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-S", "-c", "import site; site.main()\n" + code], check=True)
