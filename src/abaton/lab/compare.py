@@ -17,7 +17,7 @@ from abaton.lab.experiment import build, start
 from abaton.lab.federation import data_of, right
 from abaton.lab.history import History, history
 from abaton.lab.settings import Setting
-from abaton.store import Journal, Store
+from abaton.store import Store
 
 POINTS = 25  # moments at which the community model is judged
 Heard = Callable[[str], None]
@@ -133,7 +133,7 @@ def run(store: Store, name: str, setting: Setting, policy: str, seed: int) -> Ru
         for model in {model.version: model for model in newest}.values()
     ]
     store.finish_run(row.run, row.status, {**(row.result or {}), "progress": progress})
-    told = history(experiment.rules, Journal(store, row.run).rows())
+    told = history(store, row.run, experiment.rules)
     return Run(name, policy, seed, curve, seconds, models[-1].version, told, row.run)
 
 
