@@ -150,7 +150,7 @@ class VirtualEngine:
             elif known is None:
                 self._untrained[task.key] = task
             busy = steps / profile.speed
-            if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
+            if profile.dropout and draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
             elif task.key in self._cycles:
                 self._push(started + busy, "epoch", task.key)

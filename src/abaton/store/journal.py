@@ -12,6 +12,7 @@ import sqlalchemy as sql
 from abaton.errors import StoreError
 from abaton.store import schema
 from abaton.store.blobs import Vector, model_digest, writing
+from abaton.store.database import insert_all
 from abaton.store.pack import Pack
 from abaton.store.retention import Keep
 from abaton.store.store import ModelRow, Store
@@ -101,7 +102,7 @@ class Journal:
                 "sequence": self.length,
                 "at": body["at"],
                 "kind": kind,
-                "body": dict(body),
+                "body": body,
             }
             self._events.append(row)
             full = len(self._events) >= _MOST_WAITING or self.payloads.waiting >= _MOST_BYTES
@@ -188,18 +189,15 @@ class Journal:
             for digest, (offset, size) in self.payloads.write().items()
         ]
         with self.store.reading() as connection:
-            if placed:
-                connection.execute(schema.payloads.insert(), placed)
-            if self._events:
-                connection.execute(schema.events.insert(), self._events)
             for table, rows in (
+                (schema.payloads, placed),
+                (schema.events, self._events),
                 (schema.models, self._models),
                 (schema.milestones, self._milestones),
                 (schema.tasks, self._tasks),
                 (schema.commits, self._commits),
             ):
-                if rows:
-                    connection.execute(table.insert(), rows)
+                insert_all(connection, table, rows)
         self._events, self._models, self._milestones, self._flushed = [], [], [], self._clock()
         self._tasks, self._commits = [], []
 
