@@ -50,13 +50,15 @@ class Journal:
         self._window: deque[tuple[int, str]] = deque()
         self._unwritten: dict[str, tuple[Vector, str]] = {}
         with store.reading() as connection:
-            table = schema.events
-            last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
-            places = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run)).all()
-            self._noted = max(_last(connection, schema.tasks, run), _last(connection, schema.commits, run))
-        self.known = 0 if last is None else last + 1
-        known_places = {place.digest: (place.offset, place.size) for place in places}
-        self.payloads = Pack(store.payload_file(run), known_places)
+            self.known = 1 + _last(connection, schema.events, run)
+            places, self._noted = {}, -1
+            if self.known:  # nothing else is written down before the first event
+                found = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run))
+                places = {place.digest: (place.offset, place.size) for place in found}
+                self._noted = max(
+                    _last(connection, schema.tasks, run), _last(connection, schema.commits, run)
+                )
+        self.payloads = Pack(store.payload_file(run), places)
         self._versions = {row.version: row.digest for row in store.models(run)}
         self._replayed = self.rows() if self.known else iter(())
         self.length = 0
