@@ -82,9 +82,8 @@ class Models:
     def _write(self, path: Path, data: bytes) -> None:
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Not waited for: what a power cut damages is found by its digest. Not cut to nothing before it is
-            # written, either: it is empty, and some file systems take longer for that than for the writing.
-            with replacing(path, sync=False) as begun, begun.open("r+b") as file:
+            # Not waited for: what a power cut damages is found by its digest.
+            with replacing(path, sync=False) as begun, begun.open("xb") as file:
                 file.write(data)
 
 
