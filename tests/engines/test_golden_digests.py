@@ -1,7 +1,7 @@
 """Golden digests: every policy with every kind of codec, so that a change of the controller's arithmetic is noticed.
 
-What is trained here needs nothing but single additions and multiplications of numbers, which every processor does to the
-same bits: the digests may be written down. A change that is wanted changes them, and says why.
+What is trained here needs nothing but single additions and multiplications, which every processor does to the same
+bits: the digests may be written down. A change that is wanted changes them, and says why.
 """
 
 from __future__ import annotations
