@@ -21,7 +21,7 @@ from abaton.engines import Driver, VirtualEngine
 from abaton.learning import Examples, Learner, Model, mlp, train_model
 from abaton.store import Journal, Store
 
-LEARNERS, PARTICIPANTS, ROUNDS, REPEATS = 100, 10, 40, 3
+LEARNERS, PARTICIPANTS, ROUNDS, REPEATS = 100, 10, 40, 5
 TRAINING = TrainSettings(epochs=1, batch_size=32, learning_rate=0.05)
 
 
@@ -39,7 +39,7 @@ def run() -> list[Measure]:
         Measure("bare loop: compiled training and averaging, nothing else", ROUNDS / min(bare), "rounds/s"),
         Measure("plain PyTorch loop", ROUNDS / min(plain), "rounds/s"),
         Measure("virtual engine with journal and store", ROUNDS / min(whole), "rounds/s"),
-        Measure("cost of the engine", min(whole) / min(bare), "x the bare loop"),
+        at_most("cost of the engine", min(whole) / min(bare), 2.5, "x the bare loop"),
         Measure("cost of the engine", 1e3 * (min(whole) - min(bare)) / ROUNDS / PARTICIPANTS, "ms an update"),
         at_most("the whole engine", min(whole) / min(plain), 1.0, "x a plain PyTorch loop"),
     ]

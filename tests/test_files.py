@@ -54,6 +54,7 @@ def test_what_killed_processes_had_begun_is_swept_away_and_nothing_else(tmp_path
     with pytest.raises(FileNotFoundError), replacing(tmp_path / "gone" / "out"):
         pass
     with replacing(tmp_path / "out") as begun:
+        begun.touch()
         begun.rename(copy := begun.with_name(begun.name.replace("abaton-", "abaton-0")))
         begun.touch()
     assert copy.exists()

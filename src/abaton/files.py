@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _BEGUN, _END = ".abaton-", ".begun"
+_ANYBODY = 0o666
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterator[Path]:
+def replacing(path: Path, *, mode: int = _ANYBODY, sync: bool = True) -> Iterator[Path]:
     """A file to write beside a path, which takes that place when all went well; otherwise no trace is left.
 
     Args:
         path: The file that appears, or is replaced, at the end.
-        mode: Who may read it; the process's own mask is taken off.
+        mode: Who may read it; the process's own mask is taken off. If that is not anybody, the file is there, empty
+            and closed to others, before anything is written to it.
         sync: Whether to wait until the content is on disk, so that not even a power cut leaves half of it.
 
     Raises:
@@ -34,14 +36,16 @@ def replacing(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterator[P
     # Not made from the path's own name: that may be as long as the file system allows, or a person's.
     begun = path.with_name(begun_name(secrets.token_hex(8)))
     try:
-        os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        if mode != _ANYBODY:
+            os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
         yield begun
         if sync:
             with begun.open("rb") as file:
                 os.fsync(file.fileno())
         begun.replace(path)
-    finally:
+    except BaseException:
         begun.unlink(missing_ok=True)
+        raise
 
 
 def begun_name(label: str) -> str:

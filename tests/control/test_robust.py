@@ -51,6 +51,22 @@ def test_each_method_is_what_its_name_says():
     assert np.linalg.norm(NormBound(0.5).mix(rows, weights)) <= 0.5 + 1e-6
 
 
+def test_krum_judges_by_the_n_minus_f_minus_2_closest_others():
+    """Blanchard et al., 2017, section 4, by hand: n = 5 updates of which f = 1 may lie, so 2 neighbours count.
+
+    | update | squared distances to the others | sum of the 2 smallest | of 3, which would be n - f - 1 |
+    |---|---|---|---|
+    | 0 | 1, 4, 25, 36 | 5 | 30 |
+    | 1 | 1, 1, 16, 25 | **2** | 18 |
+    | 2 | 1, 4, 9, 16 | 5 | **14** |
+    | 5 | 1, 9, 16, 25 | 10 | 26 |
+    | 6 | 1, 16, 25, 36 | 17 | 42 |
+    """
+    rows = np.array([[0], [1], [2], [5], [6]], np.float32)
+    assert Krum(liars=1).mix(rows, WEIGHTS[:5]).tolist() == [1.0]
+    assert Krum(liars=0).mix(rows, WEIGHTS[:5]).tolist() == [2.0], "without a liar 3 neighbours do count"
+
+
 def test_server_optimisers_follow_their_equations():
     change = HONEST[0]
     assert Plain().apply(change, ())[0] is change

@@ -202,6 +202,49 @@ def test_evaluations_hold_up_nobody_but_the_learner_that_is_scored():
     assert [s.learner for s in of(Commit, said)] == ["site0"], "a lost evaluator is not waited for"
 
 
+@pytest.mark.parametrize("pacing", [Synchronous(), Asynchronous()])
+def test_names_may_hold_the_sign_that_joins_a_task_and_its_evaluator(pacing):
+    rules = Rules(learners=2, rounds=9, pacing=pacing, weighting=DVW)
+    state, said = State(), ()
+    for name in ("a@b", "c@d"):
+        state, said = step(rules, state, Joined(0.0, name, 10))
+    first, second = said
+    state, asked = step(rules, state, arrived(first))
+    state, said = step(rules, state, scored(asked[0]))
+    state, more = step(rules, state, arrived(second))
+    state, last = step(rules, state, Failed(2.0, more[0].learner, more[0].task, "lost"))
+    assert [c.learner for c in of(Commit, (*said, *last))] == ["a@b", "c@d"], "each was heard"
+    training = of(Train, (*said, *last))[0]
+    state, said = step(rules, state, Failed(3.0, training.learner, training.task, "lost"))
+    assert training.task not in state.open, "training that fails is no evaluation"
+
+
+def test_a_commit_says_what_is_known_of_it():
+    rules = Rules(learners=3, rounds=9, pacing=Asynchronous(), weighting=DVW)
+    state, (one, two, _) = joined(rules)
+    state, asked = step(rules, state, arrived(one, steps=7, score=(4, 4, 5, 5, 5, 5, 2.0)))
+    state, others = step(rules, state, arrived(two, steps=5, score=(4, 4, 5, 5, 5, 5, 1.0)))
+    for task in others:
+        state, said = step(rules, state, Scored(2.0, task.learner, task.task, (1, 1, 5, 5, 5, 5, 3.0)))
+    (commit,) = of(Commit, said)
+    assert (commit.learner, commit.task, commit.version) == ("site1", two.task, 0)
+    assert (commit.missed, commit.staleness) == (0, 5)
+    assert commit.validation == pytest.approx((1.0 + 3.0 + 3.0) / 30)
+    for task in asked:
+        state, said = step(rules, state, Failed(3.0, task.learner, task.task, "lost"))
+    (commit,) = of(Commit, said)
+    assert (commit.missed, commit.staleness) == (0, 7), "as it was when the update arrived"
+    assert commit.validation == pytest.approx(2.0 / 10), "nobody but its own learner was heard"
+    (again,) = of(Train, said)
+    late = next(task for task in joined(rules)[1] if task.learner == "site2")
+    state, asked = step(rules, state, arrived(late, steps=4, score=()))
+    for task in asked:
+        state, said = step(rules, state, Failed(4.0, task.learner, task.task, "lost"))
+    (commit,) = of(Commit, said)
+    assert (commit.version, commit.missed, commit.staleness, commit.validation) == (0, 2, 5 + 7 + 4, None)
+    assert again.version == 2
+
+
 def test_staleness_counts_the_steps_and_versions_that_others_committed():
     rules = Rules(learners=2, rounds=100, pacing=Asynchronous())
     state, tasks = joined(rules)

@@ -1,12 +1,13 @@
-"""What a learner is told with its task: the run's settings, and what has become of them by now."""
+"""What a learner is told with its task, and what its update counts when it comes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from abaton.control import score
 from abaton.control.adaptive import staleness_limit
-from abaton.control.messages import TrainSettings
+from abaton.control.messages import Commit, TrainSettings
 from abaton.control.rules import Asynchronous, Rules, SemiSynchronous
 from abaton.control.state import Contribution, State
 from abaton.control.weighting import weigh
@@ -49,7 +50,20 @@ def _last_steps(state: State, learner: str) -> int:
     return max(1, sum(past.steps for past in state.past.values()) // len(state.past))
 
 
-def weight(rules: Rules, state: State, made: Contribution) -> float:
+def commit(rules: Rules, state: State, made: Contribution) -> Commit:
+    """Let an update enter the mix, and say all that is known of it."""
+    examples, losses = score.losses(made.score or made.update.score)
+    return Commit(
+        made.update,
+        made.version,
+        _weight(rules, state, made),
+        made.versions_missed,
+        made.staleness,
+        losses / examples if examples else None,
+    )
+
+
+def _weight(rules: Rules, state: State, made: Contribution) -> float:
     """How much an update counts: by the weighting, or in the post-validation phase as much as its learner's last one.
 
     A learner that is new by then counts as much as the others on average.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from abaton.control import assigning, decay
 from abaton.control.adaptive import CYCLES
-from abaton.control.messages import Commit, Instruction, Publish, Train
+from abaton.control.messages import Publish, Train
 from abaton.control.privacy import SPENT
 from abaton.control.rules import Asynchronous, Rules
 from abaton.control.scoring import Answer
@@ -23,22 +21,21 @@ def train(rules: Rules, state: State, learner: str) -> Answer:
         asked_for = state.releases.get(learner, 0)
         if asked_for >= rules.privacy.allowance:
             return (state, ()) if state.open or state.scoring else stop(state, SPENT)
-        state = replace(state, releases=state.releases.set(learner, asked_for + 1))
+        state = state._replace(releases=state.releases.set(learner, asked_for + 1))
     task = f"{state.asked}.{learner}"
     settings = assigning.settings(rules, state, learner)
     started = Assignment(learner, state.version, state.committed, complete)
-    asked = replace(state, asked=state.asked + 1, open=state.open.set(task, started))
+    asked = state._replace(asked=state.asked + 1, open=state.open.set(task, started))
     return asked, (Train(task, learner, state.version, settings),)
 
 
 def commit(rules: Rules, state: State, made: Contribution) -> Answer:
     """Let an update enter the mix, publish it, and let its learner go on from there."""
     learner = made.update.learner
-    weight = assigning.weight(rules, state, made)
+    entering = assigning.commit(rules, state, made)
     version = state.version + 1
     past = state.cycles.get(learner, ())
-    state = replace(
-        state,
+    state = state._replace(
         version=version,
         committed=state.committed + made.update.steps,
         failures=state.failures.delete(learner) if learner in state.failures else state.failures,
@@ -46,27 +43,23 @@ def commit(rules: Rules, state: State, made: Contribution) -> Answer:
         progress=decay.hear(state.progress, (made.score,)),
     )
     if state.progress.models >= rules.learners:
-        state = replace(state, progress=decay.judge(state.progress, rules.training.period))
+        state = state._replace(progress=decay.judge(state.progress, rules.training.period))
     if rules.finishing:
         done = state.finished.get(learner, 0) + made.complete
-        last = Past(weight, made.update.steps)
-        state = replace(state, past=state.past.set(learner, last), finished=state.finished.set(learner, done))
-    said: list[Instruction] = [
-        Commit(learner, made.update.task, made.version, made.update.payload, weight),
-        Publish(version),
-    ]
+        last = Past(entering.weight, made.update.steps)
+        state = state._replace(past=state.past.set(learner, last), finished=state.finished.set(learner, done))
     state, asked = (
         stop(state, "all rounds are done")
         if version >= rules.rounds and not rules.finishing
         else train(rules, state, learner)
     )
-    return state, (*said, *asked)
+    return state, (entering, Publish(version), *asked)
 
 
 def failed(rules: Rules, pacing: Asynchronous, state: State, learner: str) -> Answer:
     """Try again, or leave a learner out that keeps failing."""
     count = state.failures.get(learner, 0) + 1
-    state = replace(state, failures=state.failures.set(learner, count))
+    state = state._replace(failures=state.failures.set(learner, count))
     if count < pacing.attempts:
         return train(rules, state, learner)
     return rest(rules, state)

@@ -31,6 +31,18 @@ def check_training(training: TrainSettings) -> None:
             refuse(f"training.{name}", f"'{getattr(training, name)}'", f"use one of {', '.join(choices)}")
 
 
+def one_of(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    """Refuse what is none of the kinds that there are: it would be taken for another one, or fail in the middle.
+
+    >>> one_of("pacing", "synchronous", (int, float))
+    Traceback (most recent call last):
+    abaton.errors.SettingsError: pacing is 'synchronous' (rules): use int or float
+    """
+    if not isinstance(value, kinds):
+        *others, last = (kind.__name__ for kind in kinds)
+        refuse(name, repr(value), f"use {', '.join(others)} or {last}" if others else f"use {last}")
+
+
 def whole(name: str, value: int, *, least: int) -> None:
     """Refuse what is not a whole number, or too small."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

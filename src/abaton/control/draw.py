@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def uniform(*key: object) -> float:
@@ -25,6 +26,7 @@ def sample(names: Sequence[str], count: int, *key: object) -> list[str]:
     return pool[:count]
 
 
+@lru_cache(maxsize=256)
 def round_key(seed: int, version: int) -> bytes:
     """The key of all codecs' common randomness for updates that start from a version of the community model."""
     return hashlib.blake2b(f"round\x1f{seed}\x1f{version}".encode(), digest_size=32).digest()

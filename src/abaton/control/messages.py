@@ -190,13 +190,34 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Let a learner's update, made from a version of the community model, enter the mix with a weight."""
+    """Let a learner's update enter the mix with a weight.
 
-    learner: str
-    task: str
+    Attributes:
+        update: what arrived.
+        version: the version of the community model that it was made from.
+        weight: how much it counts.
+        missed: how many versions were published since.
+        staleness: steps committed by others since, plus its own (effective staleness).
+        validation: the mean loss of its model on validation sets, if anybody told one: of all that evaluators were
+            heard of, or else of its own learner.
+    """
+
+    update: Arrived
     version: int
-    payload: str
     weight: float
+    missed: int
+    staleness: int
+    validation: float | None = None
+
+    @property
+    def learner(self) -> str:
+        """Whose update it is."""
+        return self.update.learner
+
+    @property
+    def task(self) -> str:
+        """The task that it answers."""
+        return self.update.task
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from abaton.control.adaptive import Thresholds
-from abaton.control.checks import above_zero, check_training, refuse, whole
+from abaton.control.checks import above_zero, check_training, one_of, refuse, whole
 from abaton.control.messages import TrainSettings
 from abaton.control.privacy import Privacy
 from abaton.control.robust import Krum, Robust
@@ -114,19 +115,33 @@ class Rules:
     finishing: int = 0
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         whole("learners", self.learners, least=0)
         whole("rounds", self.rounds, least=1)
         whole("finishing", self.finishing, least=0)
         if self.seconds is not None:
             above_zero("seconds", self.seconds)
-        if not self.weighting:
-            refuse("weighting", "empty", "use at least one part, such as ByExamples()")
         check_training(self.training)
         self._check_pacing()
         self._check_mixing()
         self._check_validation()
         if self.privacy is not None:
             self._check_privacy(self.privacy)
+
+    def _check_kinds(self) -> None:
+        one_of("pacing", self.pacing, (Synchronous, SemiSynchronous, Asynchronous))
+        one_of("mixing", self.mixing, (Latest, Blend))
+        one_of("server", self.server, get_args(Optimiser))
+        one_of("training", self.training, (TrainSettings,))
+        if self.robust is not None:
+            one_of("robust", self.robust, get_args(Robust))
+        if self.privacy is not None:
+            one_of("privacy", self.privacy, (Privacy,))
+        if not isinstance(self.weighting, tuple) or not self.weighting:
+            told = "empty" if self.weighting == () else repr(self.weighting)
+            refuse("weighting", told, "use a tuple of at least one part, such as (ByExamples(),)")
+        for part in self.weighting:
+            one_of("a part of weighting", part, get_args(Weighting))
 
     def _check_pacing(self) -> None:
         pacing = self.pacing
@@ -142,6 +157,10 @@ class Rules:
         mixing, robust = self.mixing, self.robust
         if isinstance(mixing, Blend) and not 0 < mixing.alpha <= 1:
             refuse("mixing.alpha", mixing.alpha, "use a number above 0 and at most 1")
+        if isinstance(mixing, Blend) and isinstance(self.pacing, Synchronous):
+            refuse("mixing", mixing, "use asynchronous pacing, or Latest(): a round has a mix of its own")
+        if isinstance(mixing, Blend) and not isinstance(self.server, Plain):
+            refuse("server", self.server, "use Plain() with Blend(), which pulls the model by alpha alone")
         if isinstance(mixing, Latest) and mixing.leavers not in ("stay", "subtract"):
             refuse("mixing.leavers", f"'{mixing.leavers}'", "use 'stay' or 'subtract'")
         if robust is not None and not isinstance(self.pacing, Synchronous):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
 from abaton.control import evaluators, score
 from abaton.control.messages import Evaluate, Instruction
@@ -17,16 +17,24 @@ def evaluation(task: str, evaluator: str) -> str:
     return f"{task}@{evaluator}"
 
 
-def begin(rules: Rules, state: State, made: Contribution) -> Answer:
-    """Ask the other learners' evaluators to score a model, if the weighting wants it."""
+def scored_task(key: str, evaluator: str) -> str:
+    """The task whose model an evaluation is of.
+
+    >>> scored_task(evaluation("7.kos", "north@clinic"), "north@clinic")
+    '7.kos'
+    """
+    return key.removesuffix(f"@{evaluator}")
+
+
+def ask(rules: Rules, state: State, made: Contribution) -> tuple[Contribution, tuple[Instruction, ...]]:
+    """The update as it waits for the other learners' evaluators, and what they are asked, if the weighting wants it."""
     policy = rules.validation
     if policy is None or made.frozen:
-        return replace(state, scoring=state.scoring.set(made.update.task, made)), ()
+        return made, ()
     task, owner = made.update.task, made.update.learner
     others = evaluators.choose(policy, state, rules.seed, task, owner)
-    asked = replace(made, waiting=frozenset(others), score=made.update.score if policy.own else ())
-    tasks = tuple(Evaluate(evaluation(task, name), name, task) for name in others)
-    return replace(state, scoring=state.scoring.set(task, asked)), tasks
+    waiting = made._replace(waiting=frozenset(others), score=made.update.score if policy.own else ())
+    return waiting, tuple(Evaluate(evaluation(task, name), name, task) for name in others)
 
 
 def hear(state: State, task: str, evaluator: str, counts: tuple[float, ...] = ()) -> State:
@@ -34,11 +42,12 @@ def hear(state: State, task: str, evaluator: str, counts: tuple[float, ...] = ()
     made = state.scoring.get(task)
     if made is None or evaluator not in made.waiting:
         return state
-    heard = replace(made, waiting=made.waiting - {evaluator}, score=score.add(made.score, counts))
-    return replace(state, scoring=state.scoring.set(task, heard))
+    heard = made._replace(waiting=made.waiting - {evaluator}, score=score.add(made.score, counts))
+    return state._replace(scoring=state.scoring.set(task, heard))
 
 
-def complete(state: State) -> list[Contribution]:
-    """The updates whose evaluators have all answered, in the order in which the updates arrived."""
-    done = [made for made in state.scoring.values() if not made.waiting]
+def complete(state: State, tasks: Iterable[str]) -> list[Contribution]:
+    """Those of some tasks' updates whose evaluators have all answered, in the order in which the updates arrived."""
+    known = (state.scoring.get(task) for task in tasks)
+    done = [made for made in known if made is not None and not made.waiting]
     return sorted(done, key=lambda made: (made.update.at, made.update.task))

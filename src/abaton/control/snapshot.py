@@ -24,8 +24,11 @@ def to_plain(value: Any) -> Any:
             "is": type(value).__name__,
             **{f.name: to_plain(getattr(value, f.name)) for f in fields(value)},
         }
-    if isinstance(value, accountant.Round):
-        return {"is": "Round", **value._asdict()}
+    if isinstance(value, accountant.Round | state.State | state.Contribution):
+        return {
+            "is": type(value).__name__,
+            **{name: to_plain(part) for name, part in zip(value._fields, value, strict=True)},
+        }
     if isinstance(value, Map | dict):
         kind = "Map" if isinstance(value, Map) else "dict"
         return {"is": kind, "items": [[to_plain(k), to_plain(v)] for k, v in sorted(value.items())]}

@@ -5,7 +5,7 @@ Its invariants are numbered in docs/controller.md, each with the test that holds
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
 from abaton.control import assigning, asynchronous, evaluators, scoring, synchronous
 from abaton.control.messages import (
@@ -45,14 +45,13 @@ def step(rules: Rules, state: State, event: Event) -> Answer:
         case Arrived():
             return _arrived(rules, state, event)
         case Scored():
-            task, _, evaluator = event.task.rpartition("@")
-            return _settle(rules, scoring.hear(state, task, evaluator, event.score), event.at)
+            return _scored(rules, state, event)
         case Failed():
             return _failed(rules, state, event)
         case Tick():
             if event.name != synchronous.deadline(state.version, state.attempt):
                 return state, ()
-            return _settle(rules, replace(state, late=True), event.at)
+            return _settle(rules, state._replace(late=True), event.at)
         case Noted():
             return state, ()
 
@@ -62,11 +61,11 @@ def _joined(rules: Rules, state: State, event: Joined) -> Answer:
     state = _forget_labels(state, event.learner)
     member = Member(event.examples, event.group, event.labels)
     labels = evaluators.together([state.labels, event.labels])
-    state = replace(state, present=state.present.set(event.learner, member), labels=labels)
+    state = state._replace(present=state.present.set(event.learner, member), labels=labels)
     if not state.begun:
         if len(state.present) < rules.learners:
             return state, ()
-        return _train(rules, replace(state, begun=True), sorted(state.present), event.at)
+        return _train(rules, state._replace(begun=True), sorted(state.present), event.at)
     if known or isinstance(rules.pacing, Synchronous):
         return state, ()
     return _train(rules, state, [event.learner], event.at)
@@ -91,14 +90,14 @@ def _left(rules: Rules, state: State, event: Left) -> Answer:
     for task in lost:
         still_open = still_open.delete(task)
     state = _forget_labels(state, learner)
-    state = replace(state, present=state.present.delete(learner), open=still_open)
-    for task, made in state.scoring.items():
-        if learner in made.waiting:
-            state = scoring.hear(state, task, learner)
+    state = state._replace(present=state.present.delete(learner), open=still_open)
+    asked = [task for task, made in state.scoring.items() if learner in made.waiting]
+    for task in asked:
+        state = scoring.hear(state, task, learner)
     said: tuple[Instruction, ...] = ()
     if not isinstance(rules.pacing, Synchronous) and rules.mixing == Latest("subtract"):
         said = (Retire(learner),)
-    state, more = _settle(rules, state, event.at)
+    state, more = _settle(rules, state, event.at, scoring.complete(state, asked))
     if state.stopped is None and state.begun:
         if not isinstance(rules.pacing, Synchronous):
             state, over = asynchronous.rest(rules, state)
@@ -114,7 +113,7 @@ def _forget_labels(state: State, learner: str) -> State:
     if member is None or not member.labels:
         return state
     gone = tuple(-n for n in member.labels)
-    return replace(state, labels=evaluators.together([state.labels, gone]))
+    return state._replace(labels=evaluators.together([state.labels, gone]))
 
 
 def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
@@ -129,32 +128,41 @@ def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
         complete=work.complete,
         frozen=assigning.finishing(rules, state),
     )
-    state = replace(state, open=state.open.delete(event.task))
-    state, asked = scoring.begin(rules, state, made)
-    state, more = _settle(rules, state, event.at)
+    made, asked = scoring.ask(rules, state, made)
+    state = state._replace(open=state.open.delete(event.task))
+    if made.waiting:
+        state = state._replace(scoring=state.scoring.set(event.task, made))
+    state, more = _settle(rules, state, event.at, () if made.waiting else (made,))
     return state, asked + more
 
 
+def _scored(rules: Rules, state: State, event: Scored | Failed) -> Answer:
+    """Take what an evaluator says of a model; one that failed counts nothing, and is not waited for."""
+    task = scoring.scored_task(event.task, event.learner)
+    state = scoring.hear(state, task, event.learner, event.score if isinstance(event, Scored) else ())
+    return _settle(rules, state, event.at, scoring.complete(state, (task,)))
+
+
 def _failed(rules: Rules, state: State, event: Failed) -> Answer:
-    task, _, evaluator = event.task.rpartition("@")
-    if task:
-        return _settle(rules, scoring.hear(state, task, evaluator), event.at)
     work = state.open.get(event.task)
-    if work is None or work.learner != event.learner:
+    if work is None:
+        return _scored(rules, state, event)
+    if work.learner != event.learner:
         return state, ()
-    state = replace(state, open=state.open.delete(event.task))
+    state = state._replace(open=state.open.delete(event.task))
     if isinstance(rules.pacing, Synchronous):
         return _settle(rules, state, event.at)
     return asynchronous.failed(rules, rules.pacing, state, event.learner)
 
 
-def _settle(rules: Rules, state: State, now: float) -> Answer:
-    """Move updates whose evaluators have answered on to the mix."""
+def _settle(rules: Rules, state: State, now: float, done: Iterable[Contribution] = ()) -> Answer:
+    """Move updates that wait for no evaluator any more on to the mix."""
     said: tuple[Instruction, ...] = ()
-    for made in scoring.complete(state):
-        state = replace(state, scoring=state.scoring.delete(made.update.task))
+    for made in done:
+        if made.update.task in state.scoring:
+            state = state._replace(scoring=state.scoring.delete(made.update.task))
         if isinstance(rules.pacing, Synchronous):
-            state = replace(state, ready=state.ready.set(made.update.learner, made))
+            state = state._replace(ready=state.ready.set(made.update.learner, made))
         else:
             state, asked = asynchronous.commit(rules, state, made)
             said += asked

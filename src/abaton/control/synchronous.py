@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from immutables import Map
 
 from abaton.control import assigning, decay, draw
-from abaton.control.messages import Cancel, Commit, Instruction, Publish, Stop, Train, Wake
+from abaton.control.messages import Cancel, Instruction, Publish, Stop, Train, Wake
 from abaton.control.privacy import SPENT, Privacy
 from abaton.control.rules import Rules, Synchronous
 from abaton.control.scoring import Answer
@@ -41,7 +39,7 @@ def begin(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
     }
     if rules.privacy is not None:
         state = _charge(rules.privacy, state, chosen)
-    return replace(state, attempt=attempt, late=False, open=Map(started)), tuple(asked)
+    return state._replace(attempt=attempt, late=False, open=Map(started)), tuple(asked)
 
 
 def _within_budget(
@@ -59,9 +57,9 @@ def _within_budget(
 def _charge(privacy: Privacy, state: State, chosen: list[str]) -> State:
     """Count a request as spent when it is made: an update that fails may have been seen by somebody."""
     if privacy.against == "readers":
-        return replace(state, drawn=_drawn(state, len(chosen)))
+        return state._replace(drawn=_drawn(state, len(chosen)))
     releases = state.releases.update({name: state.releases.get(name, 0) + 1 for name in chosen})
-    return replace(state, releases=releases)
+    return state._replace(releases=releases)
 
 
 def _drawn(state: State, more: int) -> tuple[int, int]:
@@ -75,7 +73,7 @@ def _released(privacy: Privacy, state: State, mixed: int) -> State:
     if privacy.against != "readers":
         return state
     kind = privacy.round(*state.drawn, mixed)
-    return replace(state, drawn=(0, 0), rounds=state.rounds.set(kind, state.rounds.get(kind, 0) + 1))
+    return state._replace(drawn=(0, 0), rounds=state.rounds.set(kind, state.rounds.get(kind, 0) + 1))
 
 
 def close(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer:
@@ -86,31 +84,26 @@ def close(rules: Rules, pacing: Synchronous, state: State, now: float) -> Answer
         return state, ()
     if arrived < pacing.quorum:
         return begin(rules, pacing, state, now)
-    made = sorted(state.ready.items())
-    commits = tuple(
-        Commit(name, m.update.task, m.version, m.update.payload, assigning.weight(rules, state, m))
-        for name, m in made
-    )
+    made = [state.ready[name] for name in sorted(state.ready)]
+    commits = [assigning.commit(rules, state, one) for one in made]
     dropped = tuple(Cancel(task) for task in sorted([*state.open, *state.scoring]))
     if not any(commit.weight > 0 for commit in commits):
         return stop(state, "no update has any weight")
     if rules.privacy is not None:
         state = _released(rules.privacy, state, len(made))
     version = state.version + 1
-    steps = sum(m.update.steps for _, m in made)
-    mixed = replace(
-        state,
+    mixed = state._replace(
         version=version,
-        committed=state.committed + steps,
+        committed=state.committed + sum(one.update.steps for one in made),
         attempt=0,
         open=Map(),
         scoring=Map(),
         ready=Map(),
-        progress=decay.judge(decay.hear(state.progress, (m.score for _, m in made)), rules.training.period),
+        progress=decay.judge(decay.hear(state.progress, (one.score for one in made)), rules.training.period),
     )
     if rules.finishing:
-        past = {c.learner: Past(c.weight, m.update.steps) for c, (_, m) in zip(commits, made, strict=True)}
-        mixed = replace(mixed, past=mixed.past.update(past))
+        past = {one.learner: Past(one.weight, one.update.steps) for one in commits}
+        mixed = mixed._replace(past=mixed.past.update(past))
     if version >= rules.rounds + rules.finishing:
         mixed, asked = stop(mixed, "all rounds are done")
     else:
@@ -130,4 +123,4 @@ def deadline(version: int, attempt: int) -> str:
 
 def stop(state: State, reason: str) -> Answer:
     """End the run."""
-    return replace(state, stopped=reason), (Stop(reason),)
+    return state._replace(stopped=reason), (Stop(reason),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from abaton.codecs import Key
 from abaton.control import (
@@ -49,6 +49,7 @@ class Outcome:
         version: the last version of the community model, and its digest.
         seconds: how long it took by the engine's clock.
         updates: how many updates arrived, and how many bytes they were.
+        evaluations: how many times a model was sent to an evaluator.
     """
 
     reason: str
@@ -57,6 +58,7 @@ class Outcome:
     seconds: float
     updates: int
     bytes_up: int
+    evaluations: int
 
 
 class Driver:
@@ -83,7 +85,7 @@ class Driver:
         self.rules, self.community, self.engine = rules, community, engine
         self.journal, self.observe, self.checkpoints = journal, observe, checkpoints
         self.state = State()
-        self._digest, self._updates, self._bytes_up = "", 0, 0
+        self._digest, self._updates, self._bytes_up, self._evaluations = "", 0, 0, 0
         self._starts: dict[str, tuple[Train, Vector]] = {}
         self._timers: dict[str, float] = {}
         self._restored, self._saved = False, 0
@@ -97,7 +99,7 @@ class Driver:
         while self.state.stopped is None:
             happened = self.engine.events()
             if not happened:
-                self.state = replace(self.state, stopped="nothing more can happen")
+                self.state = self.state._replace(stopped="nothing more can happen")
             for event in happened:
                 self._handle(event)
                 if watch:
@@ -111,13 +113,14 @@ class Driver:
             self.engine.now(),
             self._updates,
             self._bytes_up,
+            self._evaluations,
         )
 
     def restore(self, made: Checkpoint) -> Resumed:
         """Go on from a checkpoint; what was open then."""
         about, arrays = made.about, made.arrays
         self.state = from_plain(about["state"])
-        self._digest, self._updates, self._bytes_up = about["counts"]
+        self._digest, self._updates, self._bytes_up, self._evaluations = about["counts"]
         self._timers = dict(about["timers"])
         mix = {name[4:]: values for name, values in arrays.items() if name.startswith("mix/")}
         self.community.load((about["mix"], mix))
@@ -159,7 +162,7 @@ class Driver:
         about = {
             "at": self.engine.now(),
             "state": to_plain(self.state),
-            "counts": [self._digest, self._updates, self._bytes_up],
+            "counts": [self._digest, self._updates, self._bytes_up, self._evaluations],
             "timers": self._timers,
             "trains": [to_plain(train) for train, _ in self._starts.values()],
             "mix": mix,
@@ -177,7 +180,7 @@ class Driver:
             self._bytes_up += event.size
         before = self.state
         self.state, instructions = step(self.rules, self.state, event)
-        self._onlooker.tell(before, event, instructions)
+        self._onlooker.tell(event, instructions)
         self._act(instructions, event)
         if isinstance(event, Tick):
             self._timers.pop(event.name, None)
@@ -195,12 +198,13 @@ class Driver:
                     tasks.append(self._training(instruction, self.community.vector))
                 case Evaluate(task, learner, model):
                     assert isinstance(event, Arrived)
+                    self._evaluations += 1
                     tasks.append(EvaluateTask(task, learner, self._model(model, event)))
-                case Commit(learner, task, version, payload, weight):
-                    _, start = self._starts.pop(task)
-                    self._sent.pop(task, None)
-                    key = self._key(version, learner)
-                    self.community.commit(weight, start, self.journal.payloads.get(payload), key)
+                case Commit(update, version, weight):
+                    _, start = self._starts.pop(update.task)
+                    self._sent.pop(update.task, None)
+                    key = self._key(version, update.learner)
+                    self.community.commit(weight, start, self.journal.payloads.get(update.payload), key)
                 case Publish(version):
                     self.community.publish()
                     self._publish(version)

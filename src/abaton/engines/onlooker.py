@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from abaton.control import Arrived, Cancel, Commit, Event, Failed, Instruction, Scored, State, Train, score
-from abaton.control.messages import Counts
-from abaton.control.scoring import evaluation
-from abaton.control.state import Contribution
+from abaton.control import Cancel, Commit, Event, Failed, Instruction, Train
 from abaton.store import Journal
 
 
@@ -27,12 +24,14 @@ class Onlooker:
         self._journal = journal
         self._began: dict[str, float] = {}
 
-    def tell(self, before: State, event: Event, instructions: Sequence[Instruction]) -> None:
-        """Note what the controller said at an event, given what it knew before."""
-        commits = [self._commit(before, event, one) for one in instructions if isinstance(one, Commit)]
+    def tell(self, event: Event, instructions: Sequence[Instruction]) -> None:
+        """Note what the controller said at an event."""
         tasks: list[dict[str, Any]] = []
+        commits: list[dict[str, Any]] = []
         for one in instructions:
-            if isinstance(one, Train):
+            if isinstance(one, Commit):
+                commits.append(self._commit(one, event.at))
+            elif isinstance(one, Train):
                 self._began[one.task] = event.at
                 tasks.append(
                     {"learner": one.learner, "task": one.task, "version": one.version, "at": event.at}
@@ -44,45 +43,24 @@ class Onlooker:
         if tasks or commits:
             self._journal.note(tasks, commits)
 
-    def _commit(self, before: State, event: Event, commit: Commit) -> dict[str, Any]:
-        made = _contribution(before, event, commit)
-        update, task = made.update, commit.task
-        number, summed = score.losses(_heard(made, event, task))
-        began = self._began.pop(task, None)
+    def _commit(self, commit: Commit, at: float) -> dict[str, Any]:
+        update = commit.update
+        began = self._began.pop(update.task, None)
         if began is None:  # asked for before a checkpoint
-            began = self._journal.began(task)
+            began = self._journal.began(update.task)
         return {
-            "learner": commit.learner,
-            "task": task,
+            "learner": update.learner,
+            "task": update.task,
             "version": commit.version,
             "began": update.at if began is None else began,
             "arrived": update.at,
             "uploading": update.metrics.get("upload", 0.0),
-            "at": event.at,
+            "at": at,
             "size": update.size,
             "steps": update.steps,
             "weight": commit.weight,
-            "missed": made.versions_missed,
-            "staleness": made.staleness,
+            "missed": commit.missed,
+            "staleness": commit.staleness,
             "loss": update.metrics.get("loss"),
-            "validation": summed / number if number else None,
+            "validation": commit.validation,
         }
-
-
-def _contribution(before: State, event: Event, commit: Commit) -> Contribution:
-    """The update as the controller knew it; one that enters the mix as it arrives was not known before."""
-    made = before.scoring.get(commit.task) or before.ready.get(commit.learner)
-    if made is not None and made.update.task == commit.task:
-        return made
-    assert isinstance(event, Arrived)
-    given = before.open[event.task]
-    staleness = before.committed - given.committed + event.steps
-    return Contribution(event, given.version, before.version - given.version, staleness)
-
-
-def _heard(made: Contribution, event: Event, task: str) -> Counts:
-    """What evaluators counted of a model, with what the newest event adds; if nobody did, what its own learner did."""
-    heard = made.score
-    if isinstance(event, Scored) and event.task == evaluation(task, event.learner):
-        heard = score.add(heard, event.score)
-    return heard or made.update.score

@@ -142,7 +142,8 @@ class VirtualEngine:
             steps = learner.steps(task.settings)
             known = self._finished.get(task.key) if learner.forgets(task.settings) else None
             if known is not None:
-                self._answers[task.key] = known
+                upload = self._upload(task.learner, known.size)
+                self._answers[task.key] = replace(known, metrics={**known.metrics, "upload": upload})
             if task.settings.adaptive is not None:
                 steps //= task.settings.epochs
                 epochs = learner.train_epochs(task.key, task.model, task.settings)
@@ -150,7 +151,7 @@ class VirtualEngine:
             elif known is None:
                 self._untrained[task.key] = task
             busy = steps / profile.speed
-            if draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
+            if profile.dropout and draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
                 self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
             elif task.key in self._cycles:
                 self._push(started + busy, "epoch", task.key)
@@ -299,24 +300,28 @@ class VirtualEngine:
                 self._answers[other.key] = self._arrival(other, update)
 
     def _arrival(self, task: TrainTask, update: Update) -> Arrived:
+        learner, size = self._learners[task.learner], len(update.payload)
+        loss = {} if update.loss is None else {"loss": update.loss}
         return Arrived(
             at=self._now,
             learner=task.learner,
             task=task.key,
             payload=self._keep(update.payload),
-            size=len(update.payload),
+            size=size,
             steps=update.steps,
-            examples=self._learners[task.learner].size(task.settings),
-            metrics={} if update.loss is None else {"loss": update.loss},
+            examples=learner.size(task.settings),
+            metrics={**loss, "upload": self._upload(task.learner, size)},
             score=update.score,
-            cohort=self._learners[task.learner].cohort,
+            cohort=learner.cohort,
         )
 
     def _send(self, task: TrainTask) -> None:
-        profile, answer = self._profiles[task.learner], self._answers[task.key]
-        upload = profile.latency + answer.size / profile.bandwidth
-        self._answers[task.key] = replace(answer, metrics={**answer.metrics, "upload": upload})
-        self._push(self._now + upload, "arrives", task.key)
+        self._push(self._now + self._answers[task.key].metrics["upload"], "arrives", task.key)
+
+    def _upload(self, learner: str, size: int) -> float:
+        """How many seconds an update of so many bytes is on its way."""
+        profile = self._profiles[learner]
+        return profile.latency + size / profile.bandwidth
 
     def _push(self, at: float, kind: str, name: str) -> None:
         heapq.heappush(self._heap, (at, self._sequence, kind, name))

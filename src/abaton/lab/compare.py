@@ -16,7 +16,7 @@ from abaton.errors import SettingsError
 from abaton.lab.history import History, history
 from abaton.lab.policies import data_of, make, right
 from abaton.lab.settings import Setting
-from abaton.store import Journal, Store
+from abaton.store import Store
 
 POINTS = 25  # moments at which the community model is judged
 Heard = Callable[[str], None]
@@ -131,7 +131,7 @@ def run(store: Store, name: str, setting: Setting, policy: str, seed: int) -> Tr
         for model in {model.version: model for model in newest}.values()
     ]
     store.finish_run(row.run, row.status, {**(row.result or {}), "progress": progress})
-    told = history(federation.rules, Journal(store, row.run).rows())
+    told = history(store, row.run, federation.rules)
     return Trial(name, policy, seed, curve, seconds, models[-1].version, told, row.run)
 
 

@@ -1,6 +1,6 @@
 """The cycles of learners that decide themselves when to send: their validation losses, read back from a run.
 
-The journal says which task a learner finished after how many steps, and the store has the version it started from. A
+The store says which task a learner finished after how many steps, and has the version it started from. A
 task's training depends on nothing else, so it can be trained again, epoch by epoch, and must end where it did.
 """
 
@@ -14,18 +14,17 @@ import numpy as np
 from abaton.control import TrainSettings
 from abaton.errors import StoreError
 from abaton.federation import Making
-from abaton.lab.history import Committed, history
+from abaton.lab.history import history
 from abaton.lab.recipes import build
 from abaton.learning import Learner
-from abaton.store import Journal, Store
+from abaton.store import CommitLine, Store
 
 
 def cycles(store: Store, run: str, learner: str, count: int = 10) -> list[list[float]]:
     """The validation loss after every epoch, for the first cycles of a learner."""
     row = store.run(run)
     federation = build(row.recipe)
-    journal = Journal(store, row.run)
-    told = history(federation.rules, journal.rows())
+    told = history(store, row.run, federation.rules)
     mine = [commit for commit in told.commits if commit.learner == learner][:count]
     rules = federation.rules
     making = Making(learner, row.run, federation.model, federation.codec, rules.seed, b"")
@@ -35,7 +34,7 @@ def cycles(store: Store, run: str, learner: str, count: int = 10) -> list[list[f
 
 
 def _losses(
-    store: Store, learner: Learner, commit: Committed, digest: str, training: TrainSettings
+    store: Store, learner: Learner, commit: CommitLine, digest: str, training: TrainSettings
 ) -> list[float]:
     steps = learner.steps(training) // training.epochs
     epochs = commit.steps // steps

@@ -1,29 +1,19 @@
-"""What a run's journal tells: who committed what with which weight, how stale it was, and which models travelled."""
+"""What the store tells of a run: who committed what with which weight, how stale it was, and which models travelled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from abaton.control import Arrived, Commit, Evaluate, Rules, State, from_row, step
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """One commit: when, by whom, for which task, from which version, after how many steps, with which weight."""
-
-    at: float
-    learner: str
-    task: str
-    version: int
-    steps: int
-    weight: float
+from abaton.control import Rules
+from abaton.control.adaptive import CYCLES
+from abaton.errors import StoreError
+from abaton.store import CommitLine, Store, commit_lines, kinds_of
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A run as its journal tells it.
+    """A run as the store tells it.
 
     Attributes:
         requests: how many updates arrived: each is a request for the next community model.
@@ -34,7 +24,7 @@ class History:
 
     requests: int = 0
     evaluations: int = 0
-    commits: tuple[Committed, ...] = ()
+    commits: tuple[CommitLine, ...] = ()
     staleness: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -49,25 +39,18 @@ class History:
         return {name: weight / total for name, weight in newest.items()} if total else {}
 
 
-def history(rules: Rules, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> History:
-    """Ask the controller again what it decided at every event of a journal: it is a pure function."""
-    state, requests, evaluations = State(), 0, 0
-    commits: list[Committed] = []
-    steps: dict[str, int] = {}
-    for kind, body in rows:
-        event = from_row(kind, body)
-        state, said = step(rules, state, event)
-        if state.stopped is not None and not said[:-1]:
-            break  # what came after the time was up was not heard any more
-        if isinstance(event, Arrived):
-            requests += 1
-            steps[event.task] = event.steps
-        for instruction in said:
-            if isinstance(instruction, Evaluate):
-                evaluations += 1
-            elif isinstance(instruction, Commit):
-                one = instruction
-                commits.append(
-                    Committed(event.at, one.learner, one.task, one.version, steps[one.task], one.weight)
-                )
-    return History(requests, evaluations, tuple(commits), dict(state.cycles))
+def history(store: Store, run: str, rules: Rules) -> History:
+    """A run that has ended, as what its controller decided was written down."""
+    result = store.run(run).result
+    if result is None:
+        raise StoreError(
+            f"run '{run}' has not ended", where="history", remedy="bring it to its end with 'abaton resume'"
+        )
+    # What comes after the time is up is written down, but not heard any more.
+    requests = kinds_of(store, run, until=rules.seconds).get("Arrived", 0)
+    commits = commit_lines(store, run)
+    staleness: dict[str, list[int]] = {}
+    for commit in commits:
+        staleness.setdefault(commit.learner, []).append(commit.staleness)
+    first = {learner: tuple(each[:CYCLES]) for learner, each in staleness.items()}
+    return History(requests, result["evaluations"], tuple(commits), first)

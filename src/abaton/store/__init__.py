@@ -2,7 +2,16 @@
 
 from abaton.store.activity import LearnerLine, Span, busiest, spans
 from abaton.store.blobs import Models, digest_of, model_digest, writing
-from abaton.store.commits import CycleLine, Quartiles, Stretch, cycle_lines, quartiles, stretches
+from abaton.store.commits import (
+    CommitLine,
+    CycleLine,
+    Quartiles,
+    Stretch,
+    commit_lines,
+    cycle_lines,
+    quartiles,
+    stretches,
+)
 from abaton.store.database import Database, hold, insert_new
 from abaton.store.journal import Journal
 from abaton.store.log import EventLine, events_of, kinds_of
@@ -15,6 +24,7 @@ from abaton.store.telling import Activity, activity, is_about_people, tells_weig
 
 __all__ = [
     "Activity",
+    "CommitLine",
     "CycleLine",
     "Database",
     "EventLine",
@@ -37,6 +47,7 @@ __all__ = [
     "activity",
     "busiest",
     "codec_of",
+    "commit_lines",
     "cycle_lines",
     "default_folder",
     "digest_of",

@@ -43,9 +43,8 @@ class Models:
         digest = model_digest(vector)
         path = self.path(digest)
         if not path.exists():
-            self._write(
-                path, save({"model": np.ascontiguousarray(vector)}, metadata={"layout": layout_digest})
-            )
+            named = {"model": np.ascontiguousarray(vector)}
+            self._write(path, save(named, metadata={"layout": layout_digest}))
         return digest
 
     def get(self, digest: str) -> Vector:
@@ -81,13 +80,11 @@ class Models:
             ) from error
 
     def _write(self, path: Path, data: bytes) -> None:
-        if path.exists():
-            return
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             # Not waited for: what a power cut damages is found by its digest.
-            with replacing(path, sync=False) as begun:
-                begun.write_bytes(data)
+            with replacing(path, sync=False) as begun, begun.open("xb") as file:
+                file.write(data)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
-"""Commits of a run: how many, how heavy, how stale, how large; added up by the database, in bounded answers."""
+"""Commits of a run: how many, how heavy, how stale, how large; added up by the database, or each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import sqlalchemy as sql
@@ -13,6 +13,19 @@ from abaton.store.store import Store
 
 _MOST_NAMES = 200
 _STRETCHES = 120
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLine:
+    """One commit: when, by whom, for which task, from which version, of how many steps, how heavy and how stale."""
+
+    at: float
+    learner: str
+    task: str
+    version: int
+    steps: int
+    weight: float
+    staleness: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,15 @@ class CycleLine:
     steps: int | None
     loss: float | None
     validation: float | None
+
+
+def commit_lines(store: Store, run: str) -> list[CommitLine]:
+    """All commits of a run, in the order of the events that led to them."""
+    table = schema.commits
+    columns = [table.c[field.name] for field in fields(CommitLine)]
+    chosen = sql.select(*columns).where(table.c.run == run).order_by(table.c.sequence, table.c.learner)
+    with store.reading() as connection:
+        return [CommitLine(*row) for row in connection.execute(chosen)]
 
 
 def stretches(

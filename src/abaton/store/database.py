@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -184,6 +187,31 @@ def insert_new(connection: sql.Connection, table: sql.Table, rows: list[dict[str
         from sqlalchemy.dialects.postgresql import insert as insert_postgres
 
         connection.execute(insert_postgres(table).on_conflict_do_nothing(), rows)
+
+
+def insert_all(connection: sql.Connection, table: sql.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that have a value for each column of a table.
+
+    The values go to the driver as they are: preparing thousands of rows one by one, as a statement that may leave
+    columns out would need it, takes longer than writing them.
+    """
+    if rows:
+        statement, values, written = _insertion(table, connection.dialect.name)
+        told = [values(row) for row in rows]
+        if written:
+            told = [(*one[:-1], json.dumps(one[-1])) for one in told]
+        connection.exec_driver_sql(statement, told)
+
+
+@lru_cache
+def _insertion(table: sql.Table, dialect: str) -> tuple[str, Callable[[Mapping[str, Any]], Any], bool]:
+    """A statement, how to take its values out of a row, and whether the last of them is written as JSON."""
+    names = [column.name for column in table.columns]
+    *others, last = (isinstance(column.type, sql.JSON) for column in table.columns)
+    assert not any(others), "only the last column holds JSON"
+    quoted = ", ".join(f'"{name}"' for name in names)
+    marks = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(names))
+    return f'INSERT INTO "{table.name}" ({quoted}) VALUES ({marks})', itemgetter(*names), last  # noqa: S608
 
 
 def _address(url: str | Path) -> sql.URL:

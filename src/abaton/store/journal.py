@@ -12,6 +12,7 @@ import sqlalchemy as sql
 from abaton.errors import StoreError
 from abaton.store import schema
 from abaton.store.blobs import Vector, model_digest, writing
+from abaton.store.database import insert_all
 from abaton.store.pack import Pack
 from abaton.store.retention import Keep
 from abaton.store.store import ModelRow, Store
@@ -49,13 +50,15 @@ class Journal:
         self._window: deque[tuple[int, str]] = deque()
         self._unwritten: dict[str, tuple[Vector, str]] = {}
         with store.reading() as connection:
-            table = schema.events
-            last = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
-            places = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run)).all()
-            self._noted = max(_last(connection, schema.tasks, run), _last(connection, schema.commits, run))
-        self.known = 0 if last is None else last + 1
-        known_places = {place.digest: (place.offset, place.size) for place in places}
-        self.payloads = Pack(store.payload_file(run), known_places)
+            self.known = 1 + _last(connection, schema.events, run)
+            places, self._noted = {}, -1
+            if self.known:  # nothing else is written down before the first event
+                found = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run))
+                places = {place.digest: (place.offset, place.size) for place in found}
+                self._noted = max(
+                    _last(connection, schema.tasks, run), _last(connection, schema.commits, run)
+                )
+        self.payloads = Pack(store.payload_file(run), places)
         self._versions = {row.version: row.digest for row in store.models(run)}
         self._replayed = self.rows() if self.known else iter(())
         self.length = 0
@@ -101,7 +104,7 @@ class Journal:
                 "sequence": self.length,
                 "at": body["at"],
                 "kind": kind,
-                "body": dict(body),
+                "body": body,
             }
             self._events.append(row)
             full = len(self._events) >= _MOST_WAITING or self.payloads.waiting >= _MOST_BYTES
@@ -188,18 +191,15 @@ class Journal:
             for digest, (offset, size) in self.payloads.write().items()
         ]
         with self.store.reading() as connection:
-            if placed:
-                connection.execute(schema.payloads.insert(), placed)
-            if self._events:
-                connection.execute(schema.events.insert(), self._events)
             for table, rows in (
+                (schema.payloads, placed),
+                (schema.events, self._events),
                 (schema.models, self._models),
                 (schema.milestones, self._milestones),
                 (schema.tasks, self._tasks),
                 (schema.commits, self._commits),
             ):
-                if rows:
-                    connection.execute(table.insert(), rows)
+                insert_all(connection, table, rows)
         self._events, self._models, self._milestones, self._flushed = [], [], [], self._clock()
         self._tasks, self._commits = [], []
 

@@ -60,9 +60,11 @@ def events_of(
     ]  # fmt: skip
 
 
-def kinds_of(store: Store, run: str) -> dict[str, int]:
-    """How many events of each kind a run has."""
+def kinds_of(store: Store, run: str, *, until: float | None = None) -> dict[str, int]:
+    """How many events of each kind a run has, or had until a time of its clock."""
     table = schema.events
     chosen = sql.select(table.c.kind, sql.func.count()).where(table.c.run == run).group_by(table.c.kind)
+    if until is not None:
+        chosen = chosen.where(table.c.at <= until)
     with store.reading() as connection:
         return {kind: number for kind, number in connection.execute(chosen.order_by(table.c.kind))}

@@ -83,8 +83,7 @@ class Pack:
                 with self.path.open("r+b" if self.path.exists() else "wb") as file:
                     file.truncate(self._end)
                     file.seek(self._end)
-                    for payload in self._waiting.values():
-                        file.write(payload)
+                    file.write(b"".join(self._waiting.values()))
             self._end = end
             self._places |= placed
             self._waiting, self.waiting = {}, 0
