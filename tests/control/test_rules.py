@@ -44,7 +44,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("wrong", [Own(), "krum", 3, Median, {"kind": "median"}], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [Own(), "krum", 3, Median, {"kind": "median"}],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_no_part_that_there_is_is_refused_with_those_that_there_are(name, wrong):
     with pytest.raises(SettingsError) as raised:
@@ -59,7 +63,11 @@ def test_every_part_of_the_weighting_must_be_one_that_there_is(part):
         Rules(learners=4, rounds=2, weighting=(ByExamples(), part))
 
 
-@pytest.mark.parametrize("wrong", [ByExamples(), [ByExamples()], (), None], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [ByExamples(), [ByExamples()], (), None],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 def test_the_weighting_is_a_tuple_of_parts(wrong):
     with pytest.raises(SettingsError, match="weighting is .*use a tuple of at least one part"):
         Rules(learners=4, rounds=2, weighting=wrong)
