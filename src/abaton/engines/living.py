@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from abaton.engines.ray import RayEngine, Remake
 from abaton.engines.replay import Replayed
 from abaton.engines.virtual import Profile, VirtualEngine
 from abaton.learning import Learner, Model
-from abaton.store import Journal, SlotFile
+from abaton.store import Journal, SlotFile, digest_of
 
 _MEMORY = 4 * 2**30
 
@@ -68,9 +69,9 @@ def virtual(
 def local(
     learners: Mapping[str, Learner], run: Run, states: Path, groups: Mapping[str, str] | None = None
 ) -> LocalEngine:
-    """The learners as processes of this machine; what they must remember is kept in a folder."""
-    keep = run.journal.payloads.put
-    return LocalEngine(learners, keep=keep, check=run.check, states=states, groups=groups)
+    """The learners as processes of this machine; what they must remember is kept in a folder, apart for each run."""
+    keep, own = run.journal.payloads.put, _own(states, run.journal)
+    return LocalEngine(learners, keep=keep, check=run.check, states=own, groups=groups)
 
 
 def on_ray(
@@ -82,11 +83,9 @@ def on_ray(
     *,
     address: str = "",
 ) -> RayEngine:
-    """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here."""
-    keep = run.journal.payloads.put
-    return RayEngine(
-        learners, remake, keep=keep, check=run.check, address=address, states=states, groups=groups
-    )
+    """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here, apart for each run."""
+    keep, own = run.journal.payloads.put, _own(states, run.journal)
+    return RayEngine(learners, remake, keep=keep, check=run.check, address=address, states=own, groups=groups)
 
 
 def live(
@@ -111,6 +110,14 @@ def status_of(outcome: Outcome, rules: Rules) -> str:
     """How a run ended, in one word."""
     done = outcome.version >= rules.rounds or outcome.reason == "the time is up"
     return "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
+
+
+def _own(states: Path, journal: Journal) -> Path:
+    """A run's own part of a folder; one that has not begun has left nothing there, whatever its name is."""
+    folder = states / digest_of(journal.run.encode())[:32]
+    if not journal.known:
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:

@@ -15,6 +15,7 @@ from abaton.control.messages import Counts, TrainSettings
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning.metrics import count, label_counts
 from abaton.learning.model import Enough, Examples, Model, Trained, last
+from abaton.learning.policy import ADMITS_ALL, SitePolicy
 from abaton.vectors import Vector
 
 
@@ -83,7 +84,10 @@ class Learner:
 
     Everything random comes from the run's seed, the learner's name and the task, so the same task always gives the same
     update. The secret, which the controller never sees, feeds the noise for privacy. What must stay at the site (the
-    codec's memory, running statistics, a kept momentum) stays in this object.
+    codec's memory, running statistics, a kept momentum) stays in this object, for one run: `forget` begins the next.
+
+    Attributes:
+        policy: what the learner's site does not do and does not let go of; asked by whatever carries its tasks.
     """
 
     def __init__(
@@ -98,10 +102,15 @@ class Learner:
     ) -> None:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
         self.validation, self._secret = validation, secret
-        self._memory = codec.start(model.layout)
+        self.policy: SitePolicy = ADMITS_ALL
+        self._chance: np.random.Generator | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of earlier tasks: a run begins with learners that have sent nothing yet."""
+        self._memory = self.codec.start(self.model.layout)
         self._local: dict[str, Vector] = {}
         self.cohort = ""
-        self._chance: np.random.Generator | None = None
 
     def begin(self, at: float, version: int | None = None) -> None:
         """Hear that a task is taken up; a learner bound to consents asks here who is still in, and notes the cohort.

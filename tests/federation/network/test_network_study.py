@@ -151,7 +151,7 @@ def test_no_name_id_pseudonym_or_record_is_in_any_answer(rounds, store, tmp_path
     ("kind", "answer", "why"),
     [
         ("read", Parcel("answer", {}, {"body": b"rubbish"}), "unreadable answer"),
-        ("read", Parcel("answer", {"reason": "another study"}), "another study"),
+        ("read", Parcel("answer", {"reason": "other terms"}), "other terms"),
         ("read", Parcel("answer", {}, {"body": b'{"told": {"x": 1}, "problem": ""}'}), "unreadable answer"),
         (
             "deal",

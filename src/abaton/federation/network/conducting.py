@@ -21,10 +21,10 @@ from abaton.control import Event, State
 from abaton.engines import Outcome, Run, live, status_of
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.survey import Survey
 from abaton.errors import AbatonError, SettingsError
 from abaton.federation.judging import judge_counts
 from abaton.federation.network.asking import Preparation, Ready, Step, judged
+from abaton.federation.network.survey import Survey
 from abaton.federation.network.wording import worded
 from abaton.federation.recipes import facts, point_of, some_versions, traffic_of
 from abaton.federation.running import COMMUNITY, RECIPE
@@ -252,7 +252,7 @@ class Controller:
         result = {**asdict(outcome), **self._judged(row, run.journal, outcome, members)}
         self.store.finish_run(row.run, status_of(outcome, rules), result)
         self.step(f"run {row.run} has ended: {outcome.reason}")
-        about = {"run": row.run, "study": self.study.hash}
+        about = {"run": row.run, "terms": self.study.hash}
         self._survey.ask(dict.fromkeys(set(members) & set(self._survey.there()), worded("end", about, {})))
         return self.store.run(row.run)
 
@@ -286,7 +286,7 @@ class Controller:
         floor, resamples = max(floors.values()), row.recipe["settings"]["resamples"]
         some = list(some_versions(self.store, row.run)) if resamples else []
         models = [vector for _, vector in some] or [self.store.vectors.get(outcome.digest)]
-        about = {"run": row.run, "study": self.study.hash, "layout": row.layout}
+        about = {"run": row.run, "terms": self.study.hash, "layout": row.layout}
         cases = 0 if not classes else 1 if len(classes) == 2 else len(classes)
         told = judged(self._survey, about, members, models, cases)
 
