@@ -49,6 +49,7 @@ def keys(tasks) -> list[str]:
 def test_each_duty_has_one_task_at_a_time_and_evaluations_go_first(ledger):
     ledger.take_on([train("t1"), train("t2"), train("t3", "b"), evaluate("e1"), evaluate("e2")])
     assert keys(ledger.ready()) == ["e1", "t1", "t3"]
+    assert keys(ledger.ready(2)) == ["e1", "t1"]
     for task in list(ledger.ready()):
         ledger.begin(task)
     assert keys(ledger.ready()) == []

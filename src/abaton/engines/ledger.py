@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from abaton.control import Event, Failed, Joined, Left, Tick
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
@@ -141,11 +142,10 @@ class Ledger:
             self._pages[duty].waiting.pop(key, None)
             self._line_up(duty)
 
-    def ready(self) -> Iterator[Task]:
-        """One task of each duty that is free, evaluations first: they are short, and commits wait for them."""
-        for evaluates in (True, False):
-            for duty in list(self._ready[evaluates]):
-                yield next(iter(self._pages[duty].waiting.values()))
+    def ready(self, most: int | None = None) -> Iterator[Task]:
+        """One task of each duty that is free, at most so many; evaluations first: they are short, and commits wait."""
+        for duty in list(islice(chain(self._ready[True], self._ready[False]), most)):
+            yield next(iter(self._pages[duty].waiting.values()))
 
     def next(self, duty: Duty) -> Task | None:
         """What a duty has to do next, if it is free."""

@@ -303,6 +303,7 @@ class VirtualEngine:
         except CrewError as error:
             for failure in error.failures.values():
                 _raise_if_a_setting(failure)
+                told(failure)
             updates = error.updates
         for other, update in zip(together.values(), updates, strict=True):
             self._untrained.pop(other.key, None)

@@ -18,16 +18,13 @@ from abaton.errors import PayloadError
 PIECE = 1 << 20
 _LONGEST = 1 << 20  # characters of plain values: much more than any honest message has
 
-KINDS = ("query", "train", "evaluate", "tell")
-"""What an engine asks: who is there, a task, and that others have come further; a desk may answer other kinds, too."""
-
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """One message.
 
     Attributes:
-        kind: one of `KINDS` or another that the desk knows, and `answer` on the way back.
+        kind: `query`, `train`, `evaluate`, `tell`, or another that the desk knows; `answer` on the way back.
         about: plain values.
         blobs: bytes by name.
     """

@@ -141,10 +141,7 @@ class RayEngine:
 
     def _hand_out(self) -> None:
         """Send as many tasks as the cluster has processors: what waits can still be cancelled, or be refused."""
-        most = self._most()
-        for task in self._ledger.ready():
-            if len(self._sent) >= most:
-                return
+        for task in self._ledger.ready(max(0, self._most() - len(self._sent))):
             self._send(task)
 
     def _most(self) -> int:
