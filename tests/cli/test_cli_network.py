@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from abaton.cli.app import app
 from abaton.engines.flower.centre import Address, read_address, write_address
 from abaton.engines.flower.certificates import issue, node_key
-from abaton.engines.flower.invitation import NodeKeys, read_invitation
 from abaton.errors import Refused, SettingsError
 from abaton.federation.network import FIELDS
+from abaton.federation.network.invitation import NodeKeys, read_invitation
 from abaton.lab.demo import demonstration
 from abaton.study import load_study
 

@@ -42,13 +42,24 @@ def model() -> SklearnModel:
     return SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=4, classes=2)
 
 
+TELLS = {
+    "liar": lambda made: Update(b"rubbish" * 10, made.steps, made.loss),
+    "counter": lambda made: Update(made.payload, -1, made.loss),
+    "nan": lambda made: Update(made.payload, made.steps, float("nan")),
+    "boaster": lambda made: Update(made.payload, made.steps, made.loss, (float("inf"),)),
+    "talker": lambda made: Update(made.payload, made.steps, made.loss, ("patient Zanzibar-4711",)),
+    "flooder": lambda made: Update(made.payload, made.steps, made.loss, (0.0,) * 100_000),
+    "object": lambda made: Update(made.payload, made.steps, object()),
+}
+
+
 class Odd(Learner):
     """A learner that misbehaves in the way its name says."""
 
     def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
         made = super().train(task, version, start, settings, *rest)
-        if self.name == "liar":
-            return Update(b"rubbish" * 10, made.steps, made.loss)
+        if self.name in TELLS:
+            return TELLS[self.name](made)
         if self.name == "broken":
             raise ZeroDivisionError("patient Zanzibar-4711")
         if self.name == "mortal" and not settings.momentum:
@@ -103,7 +114,12 @@ def test_learners_train_and_evaluate_at_the_same_time_and_tasks_count_once():
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("liar", "unreadable update"), ("broken", "learner failed"), ("mortal", "process ended")],
+    [
+        *((name, "unreadable update") for name in TELLS if name != "object"),
+        ("object", "learner failed"),
+        ("broken", "learner failed"),
+        ("mortal", "process ended"),
+    ],
 )
 def test_a_learner_that_misbehaves_is_a_failed_task_with_a_plain_reason(name, reason):
     with engine(name) as local:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,33 @@ def test_import_arrows_point_the_way_the_design_says(room):
             room,
         }
         assert rooms <= MAY_USE[room], f"{path.relative_to(PACKAGE)} uses {sorted(rooms - MAY_USE[room])}"
+
+
+# Parts of a room that may not use each other, although the room may use them all.
+APART = {
+    "engines/ray": {"abaton.engines.flower"},
+    "engines/flower": {"abaton.engines.ray"},
+}
+# What an engine carries, and what it may never know: whose data it is, and what for.
+PEOPLE = {"study", "site", "records", "governance", "federation", "lab"}
+
+
+@pytest.mark.parametrize("part", APART)
+def test_parts_of_a_room_stay_apart(part):
+    for path in files(part):
+        found = {name for name in imports(path) for other in APART[part] if name.startswith(other)}
+        assert not found, f"{path.relative_to(PACKAGE)} imports {sorted(found)}"
+
+
+def test_engines_know_nothing_of_studies():
+    assert not MAY_USE["engines"] & PEOPLE
+    words = re.compile(
+        r"\b(stud(y|ies)|consents?|patients?|cohorts of people|Research Definition Document)\b", re.I
+    )
+    for path in files("engines"):
+        told = path.read_text().replace("patient 4711", "")  # the canary of examples
+        found = {each.group().lower() for each in words.finditer(told)}
+        assert not found, f"{path.relative_to(PACKAGE)} speaks of {sorted(found)}"
 
 
 @pytest.mark.parametrize("room", PURE)

@@ -27,7 +27,7 @@ def invite(
 ) -> None:
     """Write the one file that a site needs to join: address, authority, study and its hash; nothing in it is secret."""
     from abaton.engines.flower.centre import read_address
-    from abaton.engines.flower.invitation import Invitation
+    from abaton.federation.network.invitation import Invitation
     from abaton.study import study_from_toml
 
     folder = _folder(store)
@@ -58,8 +58,8 @@ def admit(
     """
     import tempfile
 
-    from abaton.engines.flower.invitation import read_node_keys
     from abaton.engines.flower.nodes import ROLES
+    from abaton.federation.network.invitation import read_node_keys
 
     keys = read_node_keys(file)
     if keys.site != site or (fingerprint and fingerprint != keys.fingerprint):

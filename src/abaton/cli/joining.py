@@ -39,8 +39,8 @@ def join(
     The site only dials out. Consents are asked, records de-identified and models trained here; nothing but encoded
     updates, scores and counts leaves. Send the file with the public keys to the centre, which admits them.
     """
-    from abaton.engines.flower.invitation import read_invitation
     from abaton.engines.flower.nodes import Nodes
+    from abaton.federation.network.invitation import read_invitation
     from abaton.federation.network.joining import agreed_study, check_invited, keys_of, prepare
     from abaton.site import load_site
 

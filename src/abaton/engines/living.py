@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Running:
         journal: where everything is written; one that holds a part of the run already is gone on with.
         learners: makes the learners, for engines whose learners are here.
         profiles: how fast each learner's machine is, under the virtual clock; and which group it belongs to.
-        states: the folder for what learners must remember, one file each.
+        states: the run's own folder for what sites on this machine must remember.
         observe: scores each version of the community model.
         memory: how many bytes of the learners' newest models stay in memory.
         cut: whether what the learners hold is not what they held when the journal was begun: it is then told as it
@@ -85,24 +86,24 @@ def virtual(running: Running) -> VirtualEngine:
 
 
 def local(running: Running) -> LocalEngine:
-    """The learners as processes of this machine; what they must remember is kept in a folder."""
+    """The learners as processes of this machine; what they must remember is kept in the run's own folder."""
     return LocalEngine(
         running.learners(),
         keep=running.journal.payloads.put,
         check=running.check,
-        states=running.states,
+        states=_memories(running),
         groups=running.groups,
     )
 
 
 def on_ray(running: Running, address: str = "") -> RayEngine:
-    """The learners as tasks on a Ray cluster; what they must remember is kept in a folder here."""
+    """The learners as tasks on a Ray cluster; what they must remember is kept in the run's own folder here."""
     return RayEngine(
         running.learners(),
         keep=running.journal.payloads.put,
         check=running.check,
         address=address,
-        states=running.states,
+        states=_memories(running),
         groups=running.groups,
     )
 
@@ -124,6 +125,14 @@ def status_of(outcome: Outcome, rules: Rules) -> str:
     """How a run ended, in one word."""
     done = outcome.version >= rules.rounds or outcome.reason == "the time is up"
     return "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
+
+
+def _memories(running: Running) -> Path:
+    """Where the learners of a run keep what they must remember; a run that has not begun has left nothing there."""
+    folder = running.states / "learners"
+    if not running.journal.known:
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from abaton.errors import SettingsError, StoreError
 from abaton.files import replacing
-from abaton.learning import Learner
+from abaton.learning import Learner, Reply
 from abaton.store import digest_of, writing
 
 _ANSWER, _PAYLOAD = "answer", "payload"
@@ -29,34 +29,35 @@ class SiteState:
         self.path = folder / f"{digest_of(learner.encode())[:32]}.safetensors"
         self._seen: tuple[int, int] | None = None
 
-    def answered(self, task: str) -> tuple[dict[str, Any], bytes] | None:
+    def answered(self, task: str) -> Reply | None:
         """The answer to a task, if it is the last one that was answered."""
         if not self.path.exists():
             return None
-        arrays, answer = self._read()
-        return (answer, arrays[_PAYLOAD].tobytes()) if answer["key"] == task else None
+        arrays, about = self._read()
+        return Reply(about, arrays[_PAYLOAD].tobytes()) if about["key"] == task else None
 
     def refresh(self, learner: Learner) -> None:
-        """Let a learner remember what was written last, if that has changed since it was read here."""
+        """Let a learner remember what was written last and nothing else, if that has changed since it was read here."""
         try:
             about = self.path.stat()
         except FileNotFoundError:
+            learner.forget()
             return
         if (seen := (about.st_ino, about.st_mtime_ns)) != self._seen:
             arrays, _ = self._read()
             learner.restore({name: a for name, a in arrays.items() if name != _PAYLOAD})
             self._seen = seen
 
-    def save(self, learner: Learner, answer: Mapping[str, Any], payload: bytes) -> None:
+    def save(self, learner: Learner, reply: Reply) -> None:
         """Write what the learner keeps and what it is about to answer: all of it or nothing."""
         from safetensors.numpy import save
 
         arrays = {name: np.ascontiguousarray(values) for name, values in learner.kept.items()}
-        arrays[_PAYLOAD] = np.frombuffer(payload, np.uint8)
+        arrays[_PAYLOAD] = np.frombuffer(reply.payload, np.uint8)
         with writing(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.path) as begun:
-                begun.write_bytes(save(arrays, metadata={_ANSWER: json.dumps(answer)}))
+                begun.write_bytes(save(arrays, metadata={_ANSWER: json.dumps(dict(reply.about))}))
             about = self.path.stat()
             self._seen = (about.st_ino, about.st_mtime_ns)
 
@@ -65,9 +66,11 @@ class SiteState:
 
         try:
             with safe_open(self.path, "np") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, json.loads(  # noqa: SIM118
-                    file.metadata()[_ANSWER]
-                )
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                about = json.loads(file.metadata()[_ANSWER])
+            if not isinstance(about, dict) or "key" not in about or _PAYLOAD not in arrays:
+                raise ValueError(_ANSWER)
+            return arrays, about
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise StoreError(
                 "what the site's learner keeps cannot be read",
@@ -76,15 +79,16 @@ class SiteState:
             ) from error
 
 
-def check_states(learners: Mapping[str, Learner], states: Path | None, where: str) -> None:
-    """Refuse learners that keep something from task to task if there is no place for it.
+def begin_anew(learners: Mapping[str, Learner], states: Path | None, where: str) -> None:
+    """Let learners forget every earlier run; refuse one that keeps something if there is no place for it.
 
     Args:
         learners: who takes part.
-        states: the folder that was given for it.
+        states: the folder that was given for what they keep.
         where: the engine's name, for the error.
     """
     for learner in learners.values():
+        learner.forget()
         if states is None and (learner.kept or learner.model.remembers):
             raise SettingsError(
                 f"learner '{learner.name}' keeps something from task to task, and has no place for it",

@@ -14,9 +14,13 @@ from itertools import islice
 from typing import ClassVar
 
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
+from abaton.engines.answers import Told, arrival
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.reasons import DROPPED, REFUSED
+from abaton.engines.worker import Worker, told, update_reply
 from abaton.errors import AbatonError, SettingsError
 from abaton.learning import Crew, CrewError, Epoch, Job, Learner, Update, cycle_ends
+from abaton.vectors import Vector
 
 _TOGETHER = 64  # tasks trained at once: enough for all cores, and few answers wait in memory
 
@@ -81,7 +85,7 @@ class VirtualEngine:
     """Learners in this process under a simulated clock.
 
     Args:
-        learners: who takes part.
+        learners: who takes part; they begin with nothing kept, since a run is lived through from its beginning.
         profiles: how fast each of them is; those not named get the default.
         keep: stores a payload and returns its digest.
         seed: decides which tasks are dropped.
@@ -99,6 +103,8 @@ class VirtualEngine:
         seed: int,
         finished: Mapping[str, Arrived] | None = None,
     ) -> None:
+        for learner in learners.values():
+            learner.forget()
         self._learners, self._keep, self._seed = learners, keep, seed
         self._profiles = {name: profiles.get(name, Profile()) for name in learners}
         self._finished = finished or {}
@@ -159,13 +165,20 @@ class VirtualEngine:
                 self._push(started + busy, "trained", task.key)
 
     def _begins(self, task: TrainTask) -> bool:
-        """Let a learner look at who is still in; one that may not train is remembered as having refused."""
+        """Let a site and its learner accept a task; one that does not is remembered as having refused."""
         try:
-            self._learners[task.learner].begin(self._now, task.version)
+            self._worker(task).begin(task)
         except AbatonError as error:
-            _raise_if_a_setting(error)
-            self._refused.add(task.key)
+            self._refuse(task, error)
         return task.key not in self._refused
+
+    def _worker(self, task: Task) -> Worker:
+        return Worker(self._learners[task.learner], now=self.now)
+
+    def _refuse(self, task: Task, error: AbatonError) -> None:
+        _raise_if_a_setting(error)
+        told(error)
+        self._refused.add(task.key)
 
     def _counted(self, task: Task) -> Task:
         """A task with a time budget as one of so many batches as fit, or as it took in an earlier life."""
@@ -227,23 +240,21 @@ class VirtualEngine:
         answer, refused = self._answers.get(name), name in self._refused
         self._forget(name)
         if kind == "drops":
-            return Failed(self._now, task.learner, name, "dropped out")
+            return Failed(self._now, task.learner, name, DROPPED)
         if kind == "scored":
             return self._score(task)
         if refused:
-            return Failed(self._now, task.learner, name, "task was refused")
+            return Failed(self._now, task.learner, name, REFUSED)
         assert answer is not None
         return replace(answer, at=self._now)
 
     def _score(self, task: Task) -> Event:
-        learner = self._learners[task.learner]
         try:
-            learner.begin(self._now)
-            score = learner.evaluate(task.model)
+            reply = self._worker(task).do(task)
         except AbatonError as error:
             _raise_if_a_setting(error)
-            return Failed(self._now, task.learner, task.key, "task was refused")
-        return Scored(self._now, task.learner, task.key, score)
+            return Failed(self._now, task.learner, task.key, told(error))
+        return Scored(self._now, task.learner, task.key, tuple(reply.about["score"]))
 
     def _work(self, task: TrainTask) -> None:
         """Train, and send the update or go on; a learner that cannot is remembered as having refused."""
@@ -253,8 +264,7 @@ class VirtualEngine:
                 return
             self._train(task)
         except AbatonError as error:
-            _raise_if_a_setting(error)
-            self._refused.add(task.key)
+            self._refuse(task, error)
         if task.key not in self._refused:
             self._send(task)
 
@@ -274,8 +284,10 @@ class VirtualEngine:
         cycle.losses.append(epoch.validation_loss)
         if not cycle_ends(task.settings, cycle.losses, epoch, self._committed):
             return True
-        update = self._learners[task.learner].send(task.key, task.version, task.model, epoch.trained)
-        self._answers[task.key] = self._arrival(task, update)
+        learner = self._learners[task.learner]
+        before = learner.kept
+        update = learner.send(task.key, task.version, task.model, epoch.trained)
+        self._answers[task.key] = self._arrival(task, update, before)
         return False
 
     def _train(self, task: TrainTask) -> None:
@@ -285,35 +297,33 @@ class VirtualEngine:
         waiting = islice(self._untrained.values(), _TOGETHER)
         together = {other.learner: other for other in waiting} | {task.learner: task}
         jobs = [Job(t.learner, t.key, t.version, t.model, t.settings) for t in together.values()]
+        before = {name: self._learners[name].kept for name in together}
         updates: Sequence[Update | None]
         try:
             updates = self._crew.train(jobs)
         except CrewError as error:
             for failure in error.failures.values():
                 _raise_if_a_setting(failure)
+                told(failure)
             updates = error.updates
         for other, update in zip(together.values(), updates, strict=True):
             self._untrained.pop(other.key, None)
             if update is None:
                 self._refused.add(other.key)
-            else:
-                self._answers[other.key] = self._arrival(other, update)
+                continue
+            try:
+                self._answers[other.key] = self._arrival(other, update, before[other.learner])
+            except AbatonError as error:
+                self._refuse(other, error)
 
-    def _arrival(self, task: TrainTask, update: Update) -> Arrived:
-        learner, size = self._learners[task.learner], len(update.payload)
-        loss = {} if update.loss is None else {"loss": update.loss}
-        return Arrived(
-            at=self._now,
-            learner=task.learner,
-            task=task.key,
-            payload=self._keep(update.payload),
-            size=size,
-            steps=update.steps,
-            examples=learner.size(task.settings),
-            metrics={**loss, "upload": self._upload(task.learner, size)},
-            score=update.score,
-            cohort=learner.cohort,
-        )
+    def _arrival(self, task: TrainTask, update: Update, before: Mapping[str, Vector]) -> Arrived:
+        """What arrives of an update: what the learner's site lets go of."""
+        worker = self._worker(task)
+        reply = worker.finish(task, update_reply(worker.learner, task, update), before)
+        digest = self._keep(reply.payload)
+        size = len(reply.payload)
+        made = arrival(self._now, task, Told.of(reply.about), digest, size)
+        return replace(made, metrics={**made.metrics, "upload": self._upload(task.learner, size)})
 
     def _send(self, task: TrainTask) -> None:
         self._push(self._now + self._answers[task.key].metrics["upload"], "arrives", task.key)

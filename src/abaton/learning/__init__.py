@@ -13,6 +13,7 @@ from abaton.learning.crew import Crew, CrewError
 from abaton.learning.learner import Epoch, Learner, Update, Watch, cycle_ends
 from abaton.learning.model import Examples, Model, Score, Trained, train_model
 from abaton.learning.personal import Personal
+from abaton.learning.policy import AdmitsAll, Reply, Request, SitePolicy
 from abaton.learning.pool import Job
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from abaton.learning.zoo import cifar10_cnn, logistic, mlp, resnet50, shakespeare, sstc_cnn
 
 __all__ = [
+    "AdmitsAll",
     "Crew",
     "CrewError",
     "Epoch",
@@ -29,7 +31,10 @@ __all__ = [
     "Learner",
     "Model",
     "Personal",
+    "Reply",
+    "Request",
     "Score",
+    "SitePolicy",
     "SklearnModel",
     "TorchModel",
     "Trained",

@@ -15,6 +15,7 @@ from abaton.control.messages import Counts, TrainSettings
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning.metrics import count, label_counts
 from abaton.learning.model import Enough, Examples, Model, Trained, last
+from abaton.learning.policy import ADMITS_ALL, SitePolicy
 from abaton.vectors import Vector
 
 
@@ -82,7 +83,8 @@ class Learner:
     """Trains on one site's examples.
 
     Everything random comes from the run's seed, the learner's name and the task, so the same task always gives the same
-    update. What must stay at the site (the codec's memory, running statistics, a kept momentum) stays in this object.
+    update. What must stay at the site (the codec's memory, running statistics, a kept momentum) stays in this object,
+    for one run: `forget` begins the next.
 
     Args:
         name: the site's name.
@@ -93,6 +95,9 @@ class Learner:
         validation: what models are scored on.
         secret: what feeds the noise for privacy; the controller never sees it.
         batch: the largest batch that the site allows, if it limits it.
+
+    Attributes:
+        policy: what the learner's site does not do and does not let go of; asked by whatever carries its tasks.
     """
 
     def __init__(
@@ -109,10 +114,15 @@ class Learner:
     ) -> None:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
         self.validation, self.secret, self.batch = validation, secret, batch
-        self._memory = codec.start(model.layout)
+        self.policy: SitePolicy = ADMITS_ALL
+        self._chance: np.random.Generator | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of earlier tasks: a run begins with learners that have sent nothing yet."""
+        self._memory = self.codec.start(self.model.layout)
         self._local: dict[str, Vector] = {}
         self.cohort = ""
-        self._chance: np.random.Generator | None = None
 
     def begin(self, at: float, version: int | None = None) -> None:
         """Hear that a task is taken up; a learner bound to consents asks here who is still in, and notes the cohort.

@@ -32,7 +32,7 @@ from abaton.learning import Examples, Learner, SklearnModel
 from abaton.store import Journal, Store
 
 SITES = ("a", "b", "c", "d")
-STUDY = "the digest of a study"
+TERMS = "the digest of what was agreed"
 FEATURES = 400
 CODEC = parse("error_feedback | stc(sparsity=0.05)")
 MODEL = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=FEATURES, classes=2)
@@ -76,10 +76,10 @@ class Spoilt(Desk):
 
 
 def open_desk(config: Mapping[str, Any]) -> Desk:
-    """What answers a node's messages; 'e' agreed to another study, 'f' has another layout."""
+    """What answers a node's messages; 'e' agreed to other terms, 'f' has another layout."""
     site, place = str(config["site"]), place_of(config)
     if site == "e":
-        return Desk(open_learner("a"), replace(place, study="another digest"))
+        return Desk(open_learner("a"), replace(place, terms="another digest"))
     if site == "f":
         other = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=FEATURES + 1, classes=2)
         x = np.zeros((4, FEATURES + 1), np.float32)
@@ -117,7 +117,7 @@ def _conduct(post: Post, told: dict[str, str]) -> None:
     name, folder = told["run"], Path(told["store"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "controller.pid").write_text(str(os.getpid()))
-    network = Network(name, MODEL.layout.digest, STUDY, lambda: read_admitted(Path(told["centre"])))
+    network = Network(name, MODEL.layout.digest, TERMS, lambda: read_admitted(Path(told["centre"])))
     with Store(folder) as store:
         journal = Journal(store, name)
         engine = FlowerEngine(post, network, keep=journal.payloads.put, check=check)

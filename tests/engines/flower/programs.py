@@ -20,14 +20,14 @@ PATIENCE = 1500.0
 class Federation:
     """The centre's and the sites' programs, with TLS and a key for each node."""
 
-    def __init__(self, folder: Path, sites: Iterable[str], desk: str, study: str = "") -> None:
+    def __init__(self, folder: Path, sites: Iterable[str], desk: str, terms: str = "") -> None:
         self.folder, self.said = folder, []
         own = issue(folder / "certificates", ["127.0.0.1"], datetime.now(UTC))
         address = Address("127.0.0.1", free_port())
         self.centre = Centre(folder / "centre", address, own, self.said.append)
         self.sites = {
             site: Nodes(
-                Membership(site, str(address), own.authority, desk, folder / site, study), self.said.append
+                Membership(site, str(address), own.authority, desk, folder / site, terms), self.said.append
             )
             for site in sites
         }
@@ -78,11 +78,11 @@ def processes(*words: str) -> list[int]:
 
 
 @contextmanager
-def running(folder: Path, sites: Iterable[str], desk: str, study: str = "") -> Iterator[Federation]:
+def running(folder: Path, sites: Iterable[str], desk: str, terms: str = "") -> Iterator[Federation]:
     """A federation from its start to its end; its programs find this checkout."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
-    made = Federation(folder, sites, desk, study)
+    made = Federation(folder, sites, desk, terms)
     try:
         made.start()
         yield made

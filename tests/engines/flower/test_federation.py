@@ -31,7 +31,7 @@ PROGRAMS = "tests.engines.flower.federation"
 def federation(tmp_path_factory) -> Iterator[Federation]:
     """One federation for all tests here: its start is what takes long."""
     folder = tmp_path_factory.mktemp("federation")
-    with running(folder, study.SITES, f"{PROGRAMS}:open_desk", study.STUDY) as made:
+    with running(folder, study.SITES, f"{PROGRAMS}:open_desk", study.TERMS) as made:
         yield made
 
 
@@ -85,7 +85,7 @@ def test_rounds_give_the_same_digests_on_virtual_local_and_flower(federation, tm
 
 
 def test_rubbish_numbers_that_are_none_bombs_and_strangers_spoil_nothing(federation, tmp_path):
-    """One run: a site that answers rubbish, one that agreed to another study, and one with another layout."""
+    """One run: a site that answers rubbish, one that agreed to other terms, and one with another layout."""
     strangers = [stranger(federation, site) for site in ("e", "f")]
     run = "spoilt"
     try:
@@ -105,7 +105,7 @@ def test_rubbish_numbers_that_are_none_bombs_and_strangers_spoil_nothing(federat
     assert {e.reason for e in failed} <= {"unreadable update", "learner is gone"}
     assert "d" not in {e.learner for e in told if isinstance(e, Arrived)}
     words = [e.what for e in told if isinstance(e, Noted) and not e.learner]
-    assert any("is turned away: another study" in each for each in words), words
+    assert any("is turned away: other terms" in each for each in words), words
     assert any("is turned away: another layout" in each for each in words), words
 
 

@@ -32,8 +32,8 @@ class Federation:
             self.post, self.network, keep=self.keep, check=check, clock=lambda: self.time, sleep=self.sleep
         )
 
-    def desk(self, role: str, study: str = "s") -> Desk:
-        return Desk(self.learner, Place(role, self.folder, study))
+    def desk(self, role: str, terms: str = "s") -> Desk:
+        return Desk(self.learner, Place(role, self.folder, terms))
 
     def keep(self, payload: bytes) -> str:
         self.kept.append(payload)
@@ -255,7 +255,7 @@ def test_what_others_committed_reaches_a_site_through_its_evaluator_while_it_tra
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"study": "another"}, "another study"),
+        ({"terms": "other"}, "other terms"),
         ({"layout": "another"}, "another layout"),
         ({"admitted": {1: ("b", "train"), 2: ("a", "evaluate")}}, "not the site its key belongs to"),
         ({"admitted": {2: ("a", "evaluate")}}, "not the site its key belongs to"),
@@ -311,7 +311,7 @@ def test_what_a_trainer_builds_upon_is_not_taken_away_by_its_evaluator(federatio
 
 def test_a_name_is_no_way_to_another_folder(tmp_path):
     made = Federation(tmp_path)
-    about = {"run": "../../x", "study": "s", "layout": MODEL.layout.digest, "committed": 0}
+    about = {"run": "../../x", "terms": "s", "layout": MODEL.layout.digest, "committed": 0}
     about |= {"key": "k", "version": 0, "settings": {}, "model": "m", "base": "../../../etc/passwd"}
     answer = made.desk("train").answer(Parcel("train", about, {"model": b""}))
     assert answer.reason == "base is gone"

@@ -12,10 +12,10 @@ from tests.engines.flower.programs import until
 from tests.engines.flower.test_certificates import NOW
 
 from abaton.engines.flower.certificates import issue
-from abaton.engines.flower.invitation import Invitation, read_invitation
 from abaton.engines.flower.keeper import PAUSE, Keeper, Program, call, surroundings
 from abaton.engines.flower.nodes import Membership, Nodes
 from abaton.errors import SettingsError
+from abaton.federation.network.invitation import Invitation, read_invitation
 
 
 def program(folder: Path, code: str) -> Program:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from abaton.engines.flower import Parcel
-from abaton.engines.flower.parcels import DIED
 from abaton.engines.flower.resident import ask, serve
+from abaton.engines.reasons import DIED
 
 
 class Echo:

@@ -138,7 +138,7 @@ def test_a_learner_that_hangs_is_given_up_and_its_evaluator_answers_meanwhile():
         first, second = odd.heard(ray, 2)
         assert isinstance(first, Scored)
         assert (second.task, second.reason) == ("s", "no answer in time")
-        ray._patience = 300.0  # a new worker takes its time to start on a busy machine
+        ray._ledger.patience = 300.0  # a new worker takes its time to start on a busy machine
         ray.submit([odd.task("a"), EvaluateTask("f@a", "a", np.ones(5, np.float32))])
         assert {type(e) for e in odd.heard(ray, 2)} == {Arrived, Scored}, "its processor is free again"
 

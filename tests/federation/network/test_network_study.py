@@ -15,6 +15,7 @@ from abaton.federation import StudyOptions, run_study
 from abaton.federation.network import FIELDS, Wish
 from abaton.federation.network.fields import fields_of
 from abaton.governance import Registry, metadata
+from abaton.learning import Reply, Request
 from abaton.site import load_site, open_site
 from abaton.store import Database, Journal, Store
 
@@ -53,6 +54,61 @@ def test_an_asynchronous_run_with_consents_goes_from_records_to_a_judged_model(f
     assert all(len(body["cohort"]) == 64 for body in arrived)
     assert {line["subset"] for line in row.result["evaluation"]["lines"]} >= {"all sites", "kos"}
     assert not any("Patient/" in json.dumps(part) for part in (row.recipe, row.result))
+
+
+class Board:
+    """A site's policy that refuses one kind of question, before work or after it."""
+
+    def __init__(self, kind: str, *, after: bool) -> None:
+        self.kind, self.after, self.asked = kind, after, []
+
+    def admits(self, asked: Request) -> None:
+        self.asked.append(asked.kind)
+        if asked.kind == self.kind and not self.after:
+            raise Refused("the board of St Elsewhere has not met")
+
+    def releases(self, asked: Request, reply: Reply) -> Reply:
+        if asked.kind == self.kind and self.after:
+            raise Refused("the board of St Elsewhere has not met")
+        return reply
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("kind", ["read", "deal", "scale"])
+def test_a_question_that_a_sites_policy_refuses_leaves_the_site_out(
+    rounds, store, tmp_path, caplog, kind, after
+):
+    loop, board = Loop(tmp_path, rounds.study, rounds.sites, WISH), Board(kind, after=after)
+    for desk in loop.post.desks.values():
+        if desk.name == "kos":
+            desk.policy = board
+    row = loop.run(store)
+    assert row.status == "finished"
+    assert row.recipe["left_out"] == {"kos": "task was refused"}
+    assert "the board of St Elsewhere has not met" in caplog.text, "the site's own log says why"
+    assert "Elsewhere" not in json.dumps([row.recipe, row.result, loop.said])
+
+
+def test_every_question_of_a_run_is_put_to_the_sites_policy(rounds, store, tmp_path):
+    loop, board = Loop(tmp_path, rounds.study, rounds.sites, WISH), Board("nothing", after=False)
+    for desk in loop.post.desks.values():
+        desk.policy = board
+    assert loop.run(store).status == "finished"
+    assert {parcel.kind for _, parcel in loop.post.sent} == set(board.asked)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_training_that_a_sites_policy_refuses_is_a_failed_task(rounds, store, tmp_path, after):
+    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    for desk in loop.post.desks.values():
+        if desk.name == "kos":
+            desk.policy = Board("train", after=after)
+    row = loop.run(store)
+    rows = list(Journal(store, row.run).rows())
+    assert {body["reason"] for kind, body in rows if kind == "Failed"} == {"task was refused"}
+    assert {body["learner"] for kind, body in rows if kind == "Failed"} == {"kos"}
+    assert "kos" not in {body["learner"] for kind, body in rows if kind == "Arrived"}
+    assert "Elsewhere" not in json.dumps(rows)
 
 
 class Cut(Exception):
@@ -153,7 +209,7 @@ def test_no_name_id_pseudonym_or_record_is_in_any_answer(rounds, store, tmp_path
     ("kind", "answer", "why"),
     [
         ("read", Parcel("answer", {}, {"body": b"rubbish"}), "unreadable answer"),
-        ("read", Parcel("answer", {"reason": "another study"}), "another study"),
+        ("read", Parcel("answer", {"reason": "other terms"}), "other terms"),
         ("read", Parcel("answer", {}, {"body": b'{"told": {"x": 1}, "problem": ""}'}), "unreadable answer"),
         (
             "deal",

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +18,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from abaton.control import settings_from
+from abaton.engines.contract import EvaluateTask, TrainTask
 from abaton.engines.flower.differences import decode, model_name
 from abaton.engines.flower.parcels import Parcel
+from abaton.engines.reasons import NO_BASE, OTHER_LAYOUT, OTHER_TERMS, UNKNOWN, Said
 from abaton.engines.site import SiteState
-from abaton.errors import AbatonError, PayloadError
+from abaton.engines.worker import Worker, told
+from abaton.errors import PayloadError
 from abaton.files import replacing
-from abaton.learning import Learner, Watch
+from abaton.learning import Learner, Reply, Request, SitePolicy, Watch
 from abaton.store import digest_of, writing
 from abaton.vectors import Vector
 
-_LOG = logging.getLogger(__name__)
+_TASKS = ("train", "evaluate")
 _HELD = 4  # models that each of the two nodes keeps as bases
 
 
@@ -40,13 +41,13 @@ class Place:
     Attributes:
         role: `train` or `evaluate`.
         folder: the site's own folder; both of its nodes share it.
-        study: the digest of the study document that the site agreed to.
+        terms: the fingerprint of what the site agreed to; whoever goes by other terms is refused.
         group: which group of learners the site belongs to.
     """
 
     role: str
     folder: Path
-    study: str = ""
+    terms: str = ""
     group: str = ""
 
 
@@ -66,16 +67,18 @@ class Desk:
         return in_fixed_words(lambda: self._answer(parcel))
 
     def _answer(self, parcel: Parcel) -> Parcel:
-        about, do = parcel.about, self._doing.get(parcel.kind)
+        about, learner, do = parcel.about, self.learner, self._doing.get(parcel.kind)
         if do is None:
-            raise Said("unknown message")
-        if about["study"] != self.place.study:
-            raise Said("another study")
-        if about["layout"] != self.learner.model.layout.digest:
-            raise Said("another layout")
-        run = run_folder(self.place, str(about["run"]))
-        drawer = Drawer(run, self.place.role, self.learner.model.layout.size)
-        made = do(self, drawer, parcel)
+            raise Said(UNKNOWN)
+        if about["terms"] != self.place.terms:
+            raise Said(OTHER_TERMS)
+        if about["layout"] != learner.model.layout.digest:
+            raise Said(OTHER_LAYOUT)
+        drawer = Drawer(run_folder(self.place, str(about["run"])), self.place.role, learner.model.layout.size)
+        if parcel.kind in _TASKS:
+            made = do(self, drawer, parcel)  # each task is put to the site's policy by its worker
+        else:
+            made = passed(learner.policy, parcel.kind, lambda: do(self, drawer, parcel))
         return Parcel("answer", {**made.about, "holds": drawer.names()}, made.blobs)
 
     def _introduce(self, drawer: Drawer, parcel: Parcel) -> Parcel:
@@ -84,36 +87,29 @@ class Desk:
         return Parcel("answer", {"site": learner.name, "role": place.role, "group": place.group, **numbers})
 
     def _train(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        about, learner = parcel.about, self.learner
-        state, key = SiteState(drawer.folder, learner.name), str(about["key"])
-        if (known := state.answered(key)) is not None:
-            return Parcel("answer", known[0], {"update": known[1]})
+        about = parcel.about
         (start,) = drawer.models([(about, parcel.blobs["model"])])
-        state.refresh(learner)
+        settings, key, version = settings_from(about["settings"]), str(about["key"]), int(about["version"])
         watch = Watch(time.monotonic, lambda: max(int(about["committed"]), drawer.committed()))
-        settings = settings_from(about["settings"])
-        learner.begin(time.time(), int(about["version"]))
-        made = learner.train(key, int(about["version"]), start, settings, watch)
-        answer = {"key": key, "steps": made.steps, "loss": made.loss, "score": list(made.score)}
-        answer |= {"examples": learner.size(settings), "cohort": learner.cohort}
-        state.save(learner, answer, made.payload)
-        return Parcel("answer", answer, {"update": made.payload})
+        task = TrainTask(key, self.learner.name, version, start, settings)
+        made = self._worker(drawer).answer(task, watch)
+        return Parcel("answer", made.about, {"update": made.payload} if made.payload else {})
 
     def _evaluate(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        drawer.tell(int(parcel.about["committed"]))
-        SiteState(drawer.folder, self.learner.name).refresh(self.learner)
-        asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
-        return Parcel("answer", {"scores": [self._score(model) for model in drawer.models(asked)]})
-
-    def _score(self, model: Vector) -> list[float] | str:
         """What the evaluator counted, or why it did not: one model that cannot be scored spoils no other."""
-        try:
-            self.learner.begin(time.time())
-            return list(self.learner.evaluate(model))
-        except AbatonError:
-            return "task was refused"
-        except Exception:
-            return "learner failed"
+        drawer.tell(int(parcel.about["committed"]))
+        asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
+        worker, name = self._worker(drawer), self.learner.name
+        made = [
+            worker.answer(EvaluateTask(str(one["key"]), name, model)).about
+            for (one, _), model in zip(asked, drawer.models(asked), strict=True)
+        ]
+        return Parcel(
+            "answer", {"scores": [one["reason"] if "reason" in one else one["score"] for one in made]}
+        )
+
+    def _worker(self, drawer: Drawer) -> Worker:
+        return Worker(self.learner, SiteState(drawer.folder, self.learner.name))
 
     def _tell(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         drawer.tell(int(parcel.about["committed"]))
@@ -128,26 +124,21 @@ class Desk:
 
 
 def in_fixed_words(answer: Callable[[], Parcel]) -> Parcel:
-    """An answer, or one of a few fixed phrases for what went wrong: no other text of an error leaves a site."""
+    """An answer, or one of a few fixed words for what went wrong: no other text of an error leaves a site."""
     try:
         return answer()
-    except Said as said:
-        return Parcel("answer", {"reason": str(said)})
-    except AbatonError as error:
-        _LOG.warning("%s", error)  # the site's own log; errors of ours hold no content
-        return Parcel("answer", {"reason": "task was refused"})
     except Exception as error:
-        _LOG.error("%s at %s", type(error).__name__, _place(error))  # its text may hold content
-        return Parcel("answer", {"reason": "learner failed"})
+        return Parcel("answer", {"reason": told(error)})
 
 
-def _place(error: Exception) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}"
-
-
-class Said(Exception):
-    """One of the fixed phrases that tell the controller what is wrong."""
+def passed(policy: SitePolicy, kind: str, answer: Callable[[], Parcel]) -> Parcel:
+    """The answer to a question that is no task, if the site's policy admits the one and lets go of the other."""
+    asked = Request(kind)
+    policy.admits(asked)
+    made = answer()
+    name = next(iter(made.blobs), "")
+    reply = policy.releases(asked, Reply(made.about, made.blobs.get(name, b"")))
+    return Parcel(made.kind, reply.about, {name: reply.payload} if name else {})
 
 
 class Drawer:
@@ -206,7 +197,7 @@ class Drawer:
                     vector = np.frombuffer(path.read_bytes(), "<f4")
                     if len(vector) == self._size and model_name(vector) == name:
                         return vector
-        raise Said("base is gone")
+        raise Said(NO_BASE)
 
     def _held(self) -> list[Path]:
         found = []

@@ -12,18 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from abaton.control import Arrived, Event, Failed, Joined, Left, Noted, Scored, Tick
+from abaton.control import Event, Failed, Joined, Left, Noted
+from abaton.engines.answers import Check, Reader
 from abaton.engines.contract import Task, TrainTask
-from abaton.engines.flower import answers
 from abaton.engines.flower.differences import Shelf
 from abaton.engines.flower.hearing import Heard
-from abaton.engines.flower.parcels import DIED, Lost, Parcel, Post, plain_reason
+from abaton.engines.flower.introductions import Introduction, holds, introduction
+from abaton.engines.flower.parcels import Lost, Parcel, Post
 from abaton.engines.flower.seats import Seat, Site, Sites
+from abaton.engines.ledger import MOST_DEATHS, Timers, time_given
+from abaton.engines.reasons import DIED, FAILED, GONE, LATE, NO_BASE, UNREADABLE_ANSWER
 from abaton.errors import AbatonError
+from abaton.learning import Reply
 
-Check = Callable[[str, int, bytes], None]
-
-_DEATHS = 3
 _GONE, _DIED, _REPLY_GONE, _LATE = 5, 8, 4, 3  # Flower's codes
 _AGAIN = {
     _GONE: "node is gone, its task waits",
@@ -39,7 +40,7 @@ class Network:
     Attributes:
         run: the run's name: a site keeps a folder for each.
         layout: the digest of the model's layout; a node with another one is refused.
-        study: the digest of the study document; a node that agreed to another one is refused.
+        terms: the fingerprint of what sites agreed to; a node that agreed to other terms is refused.
         admitted: tells whose each registered node is now, as (site, role); without it, nodes are believed.
         patience: seconds after which a task without an answer is given up.
         absence: seconds after which a node that is away has left; a restart takes Flower about 60.
@@ -48,7 +49,7 @@ class Network:
 
     run: str
     layout: str
-    study: str = ""
+    terms: str = ""
     admitted: Callable[[], Mapping[int, tuple[str, str]]] | None = None
     patience: float = 3600.0
     absence: float = 300.0
@@ -88,12 +89,12 @@ class FlowerEngine:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._post, self._network, self._keep, self._check = Heard(post, clock), network, keep, check
+        self._post, self._network, self._reader = Heard(post, clock), network, Reader(keep, check)
         self._clock, self._sleep = clock, sleep
         self._began = clock()
         self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
         self._seen: set[str] = set()
-        self._timers: dict[str, float] = {}
+        self._timers = Timers()
         self._happened: list[Event] = []
         self._committed = 0
 
@@ -109,7 +110,7 @@ class FlowerEngine:
             self._seen.add(task.key)
             seat = self._sites.of(task)
             if seat is None:
-                self._fail([task], "learner is gone")
+                self._fail([task], GONE)
             else:
                 seat.waiting.append(task)
 
@@ -120,7 +121,7 @@ class FlowerEngine:
             self._look()
             self._collect()
             self._give_up()
-            self._ring()
+            self._happened += self._timers.due(self.now())
             if silent := self._post.silence():
                 self._note("", f"the network did not answer for {silent:.0f} s")
             if not self._happened:
@@ -131,7 +132,7 @@ class FlowerEngine:
 
     def set_timer(self, name: str, at: float) -> None:
         """Ask for a tick at a time."""
-        self._timers[name] = at
+        self._timers.set(name, at)
 
     def cancel(self, key: str) -> None:
         """Forget a task that has not been sent; one under way is let end, and its answer is not waited for."""
@@ -160,7 +161,7 @@ class FlowerEngine:
             if seat.node is not None and not self._is_admitted(seat.node, seat):
                 self._note(seat.site.name, "node was revoked")
                 seat.node = None
-                self._leave(seat, "learner is gone")
+                self._leave(seat, GONE)
             elif seat.node is not None and seat.node not in there:
                 self._away(seat)
         self._met.nodes &= there
@@ -172,7 +173,7 @@ class FlowerEngine:
 
     def _about(self) -> dict[str, Any]:
         network = self._network
-        return {"run": network.run, "study": network.study, "layout": network.layout}
+        return {"run": network.run, "terms": network.terms, "layout": network.layout}
 
     def _meet(self, node: int, answer: Parcel | Lost) -> None:
         if isinstance(answer, Lost) or answer.reason == DIED:
@@ -181,16 +182,16 @@ class FlowerEngine:
         try:
             if answer.reason is not None:
                 raise _Refused(answer.reason)
-            said = answers.introduction(answer.about)
+            said = introduction(answer.about)
             if not self._is_admitted(node, Site(said.site).seat(evaluates=said.evaluates)):
                 raise _Refused("not the site its key belongs to")
         except (_Refused, AbatonError) as error:
-            why = str(error) if isinstance(error, _Refused) else "unreadable answer"
+            why = str(error) if isinstance(error, _Refused) else UNREADABLE_ANSWER
             self._note("", f"node {node} is turned away: {why}")
             return
         site = self._sites.named(said.site)
         seat = site.seat(evaluates=said.evaluates)
-        seat.holds = answers.holds(answer.about)
+        seat.holds = holds(answer.about)
         self._sit(seat, node, said)
 
     def _is_admitted(self, node: int, seat: Seat) -> bool:
@@ -198,7 +199,7 @@ class FlowerEngine:
         admitted, role = self._network.admitted, "evaluate" if seat.evaluates else "train"
         return admitted is None or admitted().get(node) == (seat.site.name, role)
 
-    def _sit(self, seat: Seat, node: int, said: answers.Introduction) -> None:
+    def _sit(self, seat: Seat, node: int, said: Introduction) -> None:
         """Let a node take its seat, also from one that Flower does not yet know to be gone."""
         if seat.letter:
             seat.put_back()
@@ -227,7 +228,7 @@ class FlowerEngine:
         self._fail(seat.drop(), reason)
         site = seat.site
         if not seat.evaluates and not site.left:
-            self._fail(site.evaluates.drop(), "learner is gone")
+            self._fail(site.evaluates.drop(), GONE)
             site.joined, site.left = False, True
             self._happened.append(Left(self.now(), site.name))
 
@@ -235,7 +236,7 @@ class FlowerEngine:
 
     def _hand_out(self) -> None:
         for seat in self._sites.seats:
-            if seat.node is None or seat.letter or seat.deaths > _DEATHS:
+            if seat.node is None or seat.letter or seat.deaths > MOST_DEATHS:
                 continue
             if seat.waiting:
                 seat.tasks = seat.next()
@@ -271,8 +272,7 @@ class FlowerEngine:
 
     def _patience(self, seat: Seat) -> float:
         """How long an answer may take; time that a task was given to train does not try patience."""
-        given = (task.settings.budget for task in seat.tasks if isinstance(task, TrainTask))
-        return self._network.patience + sum(given)
+        return self._network.patience + sum(map(time_given, seat.tasks))
 
     def _collect(self) -> None:
         open_letters = {seat.letter: seat for seat in self._sites.seats if seat.letter}
@@ -289,13 +289,13 @@ class FlowerEngine:
     def _lost(self, seat: Seat, code: int) -> None:
         if code not in _AGAIN:
             late = code == _LATE
-            self._done(seat, [], "no answer in time" if late else "learner failed")
+            self._done(seat, [], LATE if late else FAILED)
             return
         if code == _GONE:
             self._away(seat)
             return
         seat.deaths += 1
-        if seat.deaths > _DEATHS:
+        if seat.deaths > MOST_DEATHS:
             self._leave(seat, DIED)
             return
         seat.put_back()
@@ -306,49 +306,29 @@ class FlowerEngine:
             self._lost(seat, _DIED)
             return
         seat.deaths = 0
-        seat.holds = answers.holds(answer.about)
-        if answer.reason == "base is gone":
+        seat.holds = holds(answer.about)
+        if answer.reason == NO_BASE:
             seat.holds = seat.site.trains.holds = ()
             seat.put_back()
             self._note(seat.site.name, "base is gone, the full model is sent")
         elif answer.reason is not None:
             self._done(seat, [], answer.reason)
         elif seat.evaluates:
-            self._done(seat, self._scores(seat, answer), "unreadable answer")
+            self._done(seat, self._scores(seat, answer), UNREADABLE_ANSWER)
         else:
-            self._done(seat, self._update(seat, answer), "unreadable update")
+            self._done(seat, [self._update(task, answer) for task in seat.tasks])
 
-    def _done(self, seat: Seat, made: Sequence[Event], otherwise: str) -> None:
+    def _done(self, seat: Seat, made: Sequence[Event], otherwise: str = FAILED) -> None:
         """Take a message off a seat: what was made of it has happened, and without that its tasks have failed."""
         tasks, seat.tasks, seat.letter = seat.tasks, [], ""
         if tasks and not made:
             self._fail(tasks, otherwise)
         self._happened += made
 
-    def _update(self, seat: Seat, answer: Parcel) -> Sequence[Event]:
-        (task,) = seat.tasks
-        assert isinstance(task, TrainTask)
-        payload = answer.blobs.get("update", b"")
-        try:
-            said = answers.trained(answer.about)
-            self._check(task.learner, task.version, payload)
-        except AbatonError:
-            return ()
-        metrics = {} if said.loss is None else {"loss": said.loss}
-        return (
-            Arrived(
-                self.now(),
-                task.learner,
-                task.key,
-                self._keep(payload),
-                len(payload),
-                said.steps,
-                said.examples,
-                metrics,
-                said.score,
-                said.cohort,
-            ),
-        )
+    def _update(self, task: Task, answer: Parcel) -> Event:
+        about = {name: value for name, value in answer.about.items() if name != "holds"}
+        reply = Reply(about, answer.blobs.get("update", b""))
+        return self._reader.event(self.now(), task, reply)
 
     def _scores(self, seat: Seat, answer: Parcel) -> Sequence[Event]:
         said = answer.about.get("scores")
@@ -357,38 +337,27 @@ class FlowerEngine:
         return [self._score(task, one) for task, one in zip(seat.tasks, said, strict=True)]
 
     def _score(self, task: Task, said: object) -> Event:
-        if isinstance(said, str):
-            return Failed(self.now(), task.learner, task.key, plain_reason(said))
-        try:
-            return Scored(self.now(), task.learner, task.key, answers.counts(said))
-        except AbatonError:
-            return Failed(self.now(), task.learner, task.key, "unreadable answer")
+        what = "reason" if isinstance(said, str) else "score"
+        return self._reader.event(self.now(), task, Reply({"key": task.key, what: said}))
 
     # ---- time ---------------------------------------------------------------------------------------------------
 
     def _give_up(self) -> None:
         for seat in self._sites.seats:
             if seat.letter and self.now() > seat.since + self._patience(seat):
-                self._done(seat, [], "no answer in time")
+                self._done(seat, [], LATE)
             elif self._is_missed(seat):
-                self._leave(seat, "learner is gone")
+                self._leave(seat, GONE)
 
     def _is_missed(self, seat: Seat) -> bool:
         """Whether somebody waits for a node that has been away, or has not come, for too long."""
-        if seat.deaths > _DEATHS:
+        if seat.deaths > MOST_DEATHS:
             return bool(seat.waiting)
         away = seat.node is None and self.now() > seat.since + self._network.absence
         return away and (seat.site.joined or bool(seat.waiting))
 
-    def _ring(self) -> None:
-        for name, at in sorted(self._timers.items(), key=lambda timer: timer[1]):
-            if at <= self.now():
-                del self._timers[name]
-                self._happened.append(Tick(self.now(), name))
-
     def _pause(self) -> float:
-        next_ring = min(self._timers.values(), default=float("inf")) - self.now()
-        return max(0.0, min(self._network.poll, next_ring))
+        return max(0.0, min(self._network.poll, self._timers.next - self.now()))
 
     def _fail(self, tasks: Sequence[Task], reason: str) -> None:
         self._happened += [Failed(self.now(), task.learner, task.key, reason) for task in tasks]

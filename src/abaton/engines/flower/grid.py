@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abaton.engines.flower.desk import Place
-from abaton.engines.flower.parcels import KINDS, Lost, Parcel, from_text, pieces, to_text, together
+from abaton.engines.flower.parcels import Lost, Parcel, from_text, pieces, to_text, together
 from abaton.engines.flower.resident import ask
+from abaton.engines.reasons import FAILED, UNKNOWN
 from abaton.errors import PayloadError, SettingsError
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
 _KIND = "abaton.v1"
-_OWN = ("query", "train", "evaluate")  # Flower's own types of messages; all others are queries by name
+_OWN = ("query", "train", "evaluate")  # Flower's own types of messages
+_OTHER = "other"  # the type of query that all others are; what they ask is written in the parcel
 
 
 def pack(parcel: Parcel) -> RecordDict:
@@ -68,7 +70,7 @@ class GridPost:
 
 
 def _type(kind: str) -> str:
-    return kind if kind in _OWN else f"query.{kind}"
+    return kind if kind in _OWN else f"query.{_OTHER}"
 
 
 def _answer(reply: Message) -> Parcel | Lost:
@@ -77,7 +79,7 @@ def _answer(reply: Message) -> Parcel | Lost:
     try:
         return unpack(reply.content)
     except PayloadError:
-        return Parcel("answer", {"reason": "unknown message"})
+        return Parcel("answer", {"reason": UNKNOWN})
 
 
 def server_app() -> ServerApp:
@@ -104,11 +106,8 @@ def client_app() -> ClientApp:
     def answer(message: Message, context: Context) -> Message:
         return Message(pack(_at_the_desk(message, context.node_config)), reply_to=message)
 
-    for register in (app.train(), app.evaluate(), app.query()):
+    for register in (app.train(), app.evaluate(), app.query(), app.query(_OTHER)):
         register(answer)
-    for kind in KINDS:
-        if kind not in _OWN:
-            app.query(kind)(answer)
     return app
 
 
@@ -117,13 +116,13 @@ def _at_the_desk(message: Message, config: Mapping[str, Any]) -> Parcel:
     try:
         return ask(str(config["socket"]), unpack(message.content))
     except Exception:
-        return Parcel("answer", {"reason": "learner failed"})
+        return Parcel("answer", {"reason": FAILED})
 
 
 def place_of(config: Mapping[str, Any]) -> Place:
     """Where and for what a node works, from what its site started it with."""
     folder = Path(str(config["folder"]))
-    return Place(str(config["role"]), folder, str(config.get("study", "")), str(config.get("group", "")))
+    return Place(str(config["role"]), folder, str(config.get("terms", "")), str(config.get("group", "")))
 
 
 def named(name: str) -> Callable[..., Any]:

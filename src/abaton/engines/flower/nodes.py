@@ -33,7 +33,7 @@ class Membership:
         authority: the certificate that the centre's one is signed with.
         desk: ``module:function`` that opens what answers messages, from what a node is started with.
         folder: the site's own folder: keys, memory, logs.
-        study: the digest of the study document that the site agreed to.
+        terms: the fingerprint of what the site agreed to.
         more: further plain values that the desk is opened with.
     """
 
@@ -42,7 +42,7 @@ class Membership:
     authority: Path
     desk: str
     folder: Path
-    study: str = ""
+    terms: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -103,7 +103,7 @@ class Nodes:
             "site": member.site,
             "role": role,
             "folder": str(member.folder / "runs"),
-            "study": member.study,
+            "terms": member.terms,
             **member.more,
         }
 

@@ -12,30 +12,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from abaton.engines.reasons import plain_reason
 from abaton.errors import PayloadError
 
 PIECE = 1 << 20
 _LONGEST = 1 << 20  # characters of plain values: much more than any honest message has
-
-KINDS = ("query", "read", "deal", "scale", "train", "evaluate", "tell", "judge", "end")
-"""What a centre may ask: who is there; what a study needs before, at, and after training."""
-
-DIED = "process ended"
-
-REASONS = frozenset(
-    {
-        DIED,
-        "another layout",
-        "another study",
-        "base is gone",
-        "learner failed",
-        "no answer in time",
-        "not in this run",
-        "task was refused",
-        "unknown message",
-    }
-)
-"""Everything that a site may say went wrong; no other text of a site's errors is ever passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +24,7 @@ class Parcel:
     """One message.
 
     Attributes:
-        kind: one of `KINDS`, and `answer` on the way back.
+        kind: `query`, `train`, `evaluate`, `tell`, or another that the desk knows; `answer` on the way back.
         about: plain values.
         blobs: bytes by name.
     """
@@ -82,15 +63,6 @@ class Post(Protocol):
 
     def collect(self, letters: Collection[str]) -> Mapping[str, Parcel | Lost]:
         """The answers that are there, by the names of what they answer; never waits."""
-
-
-def plain_reason(said: object) -> str:
-    """A site's reason if it is one of those that a site may give.
-
-    >>> plain_reason("another study"), plain_reason("patient 4711 is not finite")
-    ('another study', 'learner failed')
-    """
-    return said if isinstance(said, str) and said in REASONS else "learner failed"
 
 
 def pieces(blobs: Mapping[str, bytes], most: int = PIECE) -> Iterator[tuple[str, bytes]]:

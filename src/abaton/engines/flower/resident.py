@@ -18,7 +18,8 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Protocol
 
-from abaton.engines.flower.parcels import DIED, Parcel, from_text, to_text
+from abaton.engines.flower.parcels import Parcel, from_text, to_text
+from abaton.engines.reasons import DIED
 
 _LARGEST = (1 << 31) - 1
 _PATIENCE, _PAUSE = 300.0, 0.1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from abaton.engines.contract import EvaluateTask, Task
-from abaton.engines.flower.answers import Introduction
+from abaton.engines.flower.introductions import Introduction
 
 MOST_EVALUATIONS = 8  # in one message: its start costs seconds, its models cost memory
 

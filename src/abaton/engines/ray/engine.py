@@ -8,11 +8,9 @@ or answers rubbish is a failed task, told in one of a few fixed words. A learner
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -20,38 +18,26 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from abaton import __version__
-from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick
+from abaton.control import Event
+from abaton.engines.answers import Check, Reader, header
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.flower import answers
-from abaton.engines.flower.parcels import plain_reason
+from abaton.engines.ledger import Ledger, duty_of
 from abaton.engines.ray import work
 from abaton.engines.ray.cluster import ClusterError, connect, disconnect, processors
 from abaton.engines.ray.shelf import Shelf
-from abaton.engines.site import SiteState, check_states
-from abaton.errors import AbatonError, PayloadError
-from abaton.learning import Learner
+from abaton.engines.reasons import DIED, FAILED, LATE, OTHER_SOFTWARE
+from abaton.engines.site import SiteState, begin_anew
+from abaton.engines.worker import Worker, told
+from abaton.learning import Learner, Reply
 
-Check = Callable[[str, int, bytes], None]
-
-_DEATHS = 3
 _LOOK = 5.0  # seconds between looks at how large the cluster is
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
-    """One of the two things a learner can do at a time."""
-
-    learner: str
-    evaluates: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Sent:
-    """A task under way."""
+    """A task under way, and the fingerprint of what its learner trains on."""
 
     task: Task
-    seat: _Seat
-    since: float
     cohort: str
 
 
@@ -59,14 +45,14 @@ class RayEngine:
     """Learners as tasks on a Ray cluster, in wall-clock time.
 
     Args:
-        learners: who takes part.
+        learners: who takes part; they begin with what `states` holds, and with nothing else.
         remake: how workers make them.
         keep: stores a payload and returns its digest.
         check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
         address: where the cluster is (see `connect`).
         patience: seconds after which a task without an answer is given up and its worker ended.
         groups: which group each learner belongs to.
-        states: a folder for what learners keep and answered last; needed if they keep anything.
+        states: the run's folder for what learners keep and answered last; needed if they keep anything.
     """
 
     real: ClassVar[bool] = True
@@ -83,63 +69,48 @@ class RayEngine:
         groups: Mapping[str, str] | None = None,
         states: Path | None = None,
     ) -> None:
-        check_states(learners, states, "Ray engine")
+        begin_anew(learners, states, "Ray engine")
         self._ours = connect(address)
         import ray
 
         self._ray, self._answer = ray, ray.remote(max_retries=0)(work.answer)
-        self._learners, self._remake, self._keep, self._check = learners, remake, keep, check
-        self._patience = patience
-        self._states = {} if states is None else {name: SiteState(states, name) for name in learners}
-        self._began = time.monotonic()
-        self._seen: set[str] = set()
-        self._waiting: dict[bool, dict[str, Task]] = {True: {}, False: {}}  # evaluations, trainings
+        self._remake, self._reader = remake, Reader(keep, check)
+        self._workers = {
+            name: Worker(learner, None if states is None else SiteState(states, name))
+            for name, learner in learners.items()
+        }
+        self._ledger = Ledger(learners, groups, patience)
         self._sent: dict[Any, _Sent] = {}
-        self._deaths: Counter[_Seat] = Counter()
-        self._timers: dict[str, float] = {}
         self._shelf = Shelf(ray.put)
         self._board: Any = None
         self._committed, self._size, self._asked = 0, processors(), 0.0
-        groups = groups or {}
-        self._happened: list[Event] = [
-            Joined(0.0, name, len(learner.examples), groups.get(name, ""), learner.labels)
-            for name, learner in learners.items()
-        ]
 
     def now(self) -> float:
         """Seconds since the engine was started."""
-        return time.monotonic() - self._began
+        return self._ledger.now()
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Take tasks on; each is sent when its learner and a processor of the cluster are free."""
-        for task in tasks:
-            if task.key in self._seen:
-                continue
-            self._seen.add(task.key)
-            if task.learner not in self._learners or self._is_gone(_seat(task)):
-                self._fail(task, "learner is gone")
-            else:
-                self._waiting[isinstance(task, EvaluateTask)][task.key] = task
+        self._ledger.take_on(tasks)
 
     def events(self) -> Sequence[Event]:
         """What happened next; waits for it."""
+        ledger = self._ledger
         self._hand_out()
-        while not self._happened and (self._sent or self._timers):
+        while ledger.quiet and (self._sent or ledger.timers):
             self._hear()
             self._give_up_on_the_hung()
-            self._ring()
+            ledger.ring()
             self._hand_out()
-        happened, self._happened = self._happened, []
-        return happened
+        return ledger.tell()
 
     def set_timer(self, name: str, at: float) -> None:
         """Ask for a tick at a time."""
-        self._timers[name] = at
+        self._ledger.timers.set(name, at)
 
     def cancel(self, key: str) -> None:
         """Forget a task that has not been sent; one under way is let end, and its answer is not waited for."""
-        for waiting in self._waiting.values():
-            waiting.pop(key, None)
+        self._ledger.cancel(key)
 
     def tell(self, committed: int) -> None:
         """Let learners know at once, also while they train."""
@@ -169,19 +140,9 @@ class RayEngine:
     # ---- out ----------------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """Send as many tasks as the cluster has processors: what waits can still be cancelled or lose its consent."""
-        busy = {sent.seat for sent in self._sent.values()}
-        for evaluates in (True, False):  # an evaluation is short, and a commit waits for it
-            for task in self._next(evaluates, busy):
-                del self._waiting[evaluates][task.key]
-                self._send(task, busy)
-
-    def _next(self, evaluates: bool, busy: set[_Seat]) -> Iterator[Task]:  # noqa: FBT001
-        for task in list(self._waiting[evaluates].values()) if len(self._sent) < self._most() else ():
-            if len(self._sent) >= self._size:
-                return
-            if _seat(task) not in busy:
-                yield task
+        """Send as many tasks as the cluster has processors: what waits can still be cancelled, or be refused."""
+        for task in self._ledger.ready(max(0, self._most() - len(self._sent))):
+            self._send(task)
 
     def _most(self) -> int:
         """How many tasks the cluster can do at once; machines come and go."""
@@ -189,43 +150,35 @@ class RayEngine:
             self._size, self._asked = processors(), self.now()
         return self._size
 
-    def _send(self, task: Task, busy: set[_Seat]) -> None:
-        learner, seat = self._learners[task.learner], _seat(task)
+    def _send(self, task: Task) -> None:
+        worker, ledger = self._workers[task.learner], self._ledger
         try:
-            known = self._begin(task, learner)
-        except AbatonError:
-            self._fail(task, "task was refused")
+            known = worker.begin(task)
+        except Exception as error:
+            ledger.fail(task, told(error))
             return
-        except Exception:
-            self._fail(task, "learner failed")
+        if known is not None:
+            ledger.end(task, self._reader.event(self.now(), task, known))
             return
-        if known is not None and isinstance(task, TrainTask):
-            self._arrive(task, *known)
-            return
+        learner = worker.learner
         asked, board = self._wrap(task)
         rows, model = self._shelf.rows(learner), self._shelf.model(task.model)
         ref = self._answer.remote(asked, rows, model, learner.kept, board)
-        busy.add(seat)
-        self._sent[ref] = _Sent(task, seat, self.now(), learner.cohort)
-
-    def _begin(self, task: Task, learner: Learner) -> tuple[dict[str, Any], bytes] | None:
-        """Let the learner ask who may still be used; or the answer, if it is written down already."""
-        state = self._states.get(task.learner)
-        if state is not None:
-            known = state.answered(task.key) if isinstance(task, TrainTask) else None
-            state.refresh(learner)
-            if known is not None:
-                answers.trained(known[0])
-                return known
-        learner.begin(time.time(), task.version if isinstance(task, TrainTask) else None)
-        return None
+        ledger.begin(task)
+        self._sent[ref] = _Sent(task, learner.cohort)
 
     def _wrap(self, task: Task) -> tuple[bytes, Any]:
-        remake = self._remake
-        asked: dict[str, Any] = {"key": task.key, "maker": remake.maker, "about": remake.about[task.learner]}
+        remake, name = self._remake, task.learner
+        asked: dict[str, Any] = {
+            "key": task.key,
+            "learner": name,
+            "maker": remake.maker,
+            "about": remake.about[name],
+            "committed": self._committed,
+        }
         if isinstance(task, EvaluateTask):
             return json.dumps(asked).encode(), None
-        asked |= {"version": task.version, "settings": asdict(task.settings), "committed": self._committed}
+        asked |= {"version": task.version, "settings": asdict(task.settings)}
         return json.dumps(asked).encode(), None if task.settings.adaptive is None else self._opened_board()
 
     def _opened_board(self) -> Any:
@@ -237,11 +190,12 @@ class RayEngine:
     # ---- in -----------------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
+        pause = self._ledger.pause(_LOOK)
         if not self._sent:
-            time.sleep(self._pause())
+            time.sleep(pause)
             return
         try:
-            ready, _ = self._ray.wait(list(self._sent), num_returns=1, timeout=self._pause())
+            ready, _ = self._ray.wait(list(self._sent), num_returns=1, timeout=pause)
         except (OSError, RuntimeError, self._ray.exceptions.RayError) as error:
             raise _gone() from error
         for ref in ready:
@@ -249,112 +203,54 @@ class RayEngine:
             try:
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError:
-                self._fail(sent.task, "learner failed")  # never the text: it may speak of the site's data
+                self._ledger.fail(sent.task, FAILED)  # never the text: it may speak of the site's data
             except self._ray.exceptions.RayError:
-                self._lost(sent, "process ended")
+                self._ledger.lost(duty_of(sent.task), DIED)
             else:
-                self._deaths.pop(sent.seat, None)
                 self._take_in(sent, answer)
 
     def _take_in(self, sent: _Sent, answer: object) -> None:
-        """Make of an answer what has happened."""
-        task = sent.task
-        try:
-            about, payload, kept = _readable(answer, task.key)
-            if isinstance(task, EvaluateTask):
-                score = answers.counts(about.get("score"))
-                self._happened.append(Scored(self.now(), task.learner, task.key, score))
-                return
-            about["cohort"] = sent.cohort
-            answers.trained(about)
-            self._check(task.learner, task.version, payload)
-        except _Said as said:
-            self._fail(task, str(said))
-        except AbatonError:
-            self._fail(task, "unreadable answer" if sent.seat.evaluates else "unreadable update")
-        else:
-            self._remember(task.learner, about, payload, kept)
-            self._arrive(task, about, payload)
-
-    def _remember(self, name: str, about: Mapping[str, Any], payload: bytes, kept: work.Arrays) -> None:
-        """Let the learner keep what its training left, and write it down with the answer."""
-        learner, state = self._learners[name], self._states.get(name)
-        learner.restore(kept)
-        if state is not None:
-            state.save(learner, about, payload)
-
-    def _arrive(self, task: TrainTask, about: Mapping[str, Any], payload: bytes) -> None:
-        said = answers.trained(about)
-        metrics = {} if said.loss is None else {"loss": said.loss}
-        told = (said.steps, said.examples, metrics, said.score, said.cohort)
-        digest = self._keep(payload)
-        self._happened.append(Arrived(self.now(), task.learner, task.key, digest, len(payload), *told))
-
-    def _lost(self, sent: _Sent, reason: str) -> None:
-        """Report what a lost worker was doing; a learner that keeps losing them has left."""
-        self._fail(sent.task, reason)
-        self._deaths[sent.seat] += 1
-        if not self._is_gone(sent.seat):
+        """Make of an answer what has happened; what a learner keeps changes only with an answer that leaves."""
+        task, reader = sent.task, self._reader
+        made, left, problem = _unpacked(sent, answer)
+        problem = problem or reader.problem(task, made)
+        if problem:
+            self._ledger.fail(task, problem)
             return
-        waiting = self._waiting[sent.seat.evaluates]
-        for task in [task for task in waiting.values() if task.learner == sent.seat.learner]:
-            del waiting[task.key]
-            self._fail(task, "learner is gone")
-        if not sent.seat.evaluates:
-            self._happened.append(Left(self.now(), sent.seat.learner))
-
-    def _is_gone(self, seat: _Seat) -> bool:
-        return self._deaths[seat] > _DEATHS
-
-    def _fail(self, task: Task, reason: str) -> None:
-        self._happened.append(Failed(self.now(), task.learner, task.key, reason))
-
-    # ---- time ---------------------------------------------------------------------------------------------------
+        worker = self._workers[task.learner]
+        learner, before = worker.learner, worker.learner.kept
+        if isinstance(task, TrainTask):
+            learner.restore(left)
+        try:
+            reply = worker.finish(task, made, before)
+        except Exception as error:
+            self._ledger.fail(task, told(error))
+            return
+        # What the site's policy has changed is looked at again; what has not changed is not decoded twice.
+        problem = "" if reply is made else reader.problem(task, reply)
+        self._ledger.end(task, reader.made(self.now(), task, reply, problem))
 
     def _give_up_on_the_hung(self) -> None:
-        for ref, sent in list(self._sent.items()):
-            if self.now() > self._end(sent):
-                del self._sent[ref]
-                self._ray.cancel(ref, force=True)
-                self._lost(sent, "no answer in time")
-
-    def _end(self, sent: _Sent) -> float:
-        """When patience with a task ends; time that it was given to train does not try it."""
-        given = sent.task.settings.budget if isinstance(sent.task, TrainTask) else 0.0
-        return sent.since + given + self._patience
-
-    def _ring(self) -> None:
-        for name, at in sorted(self._timers.items(), key=lambda timer: timer[1]):
-            if at <= self.now():
-                del self._timers[name]
-                self._happened.append(Tick(self.now(), name))
-
-    def _pause(self) -> float:
-        ends = [*self._timers.values(), *(self._end(sent) for sent in self._sent.values())]
-        return max(0.0, min([_LOOK, *(end - self.now() for end in ends)]))
+        late = set(self._ledger.late())
+        for ref, sent in [(ref, sent) for ref, sent in self._sent.items() if duty_of(sent.task) in late]:
+            del self._sent[ref]
+            self._ray.cancel(ref, force=True)
+            self._ledger.lost(duty_of(sent.task), LATE)
 
 
-class _Said(Exception):
-    """One of the fixed words that tell what is wrong."""
-
-
-def _seat(task: Task) -> _Seat:
-    return _Seat(task.learner, isinstance(task, EvaluateTask))
-
-
-def _readable(answer: object, key: str) -> tuple[dict[str, Any], bytes, work.Arrays]:
-    """A worker's answer, if it has the form of one, and does not say that something is wrong."""
+def _unpacked(sent: _Sent, answer: object) -> tuple[Reply, work.Arrays, str]:
+    """A worker's answer, what its learner keeps from now on, and what is wrong with it, if anything is."""
+    task = sent.task
     match answer:
-        case (bytes() as header, bytes() as payload, dict() as kept) if all(map(_is_kept, kept.items())):
-            with contextlib.suppress(ValueError):
-                about = json.loads(header)
-                if isinstance(about, dict) and about.get("key") == key:
-                    if about.get("software") != __version__:
-                        raise _Said("another version of Abaton")
-                    if "reason" in about:
-                        raise _Said(plain_reason(str(about["reason"])))
-                    return about, payload, {name: np.array(values) for name, values in kept.items()}
-    raise PayloadError("an answer is not readable", where="Ray", remedy="check what runs on the cluster")
+        case (bytes() as data, bytes() as payload, dict() as kept) if all(map(_is_kept, kept.items())):
+            about = header(data)
+            software = about.pop("software", None)
+            if about.get("key") == task.key and software != __version__:
+                return Reply({}), {}, OTHER_SOFTWARE
+            if "cohort" in about:
+                about["cohort"] = sent.cohort  # known where the learner lives, and nowhere else
+            return Reply(about, payload), {name: np.array(values) for name, values in kept.items()}, ""
+    return Reply({}), {}, ""  # which no answer is, as the reader says
 
 
 def _is_kept(item: tuple[object, object]) -> bool:

@@ -1,7 +1,8 @@
 """A worker's side: one task, done by a learner that is made anew from plain values, numbers and what it keeps.
 
 Nothing stays in a worker that another would miss: any worker of any machine can take any task. The text of an
-exception never leaves it, since it may speak of a site's data: what went wrong is told by one of a few fixed words.
+exception never leaves it, since it may speak of a site's data: what went wrong is told by one of a few fixed words. The
+site's own say, and what its learner keeps, are where the learner lives (`engine`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from numpy.typing import NDArray
 
 from abaton import __version__
 from abaton.control import settings_from
-from abaton.errors import AbatonError
-from abaton.learning import Examples, Learner, Watch
+from abaton.engines.answers import packed
+from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.reasons import word_for
+from abaton.engines.worker import done
+from abaton.learning import Examples, Learner, Reply, Watch
 from abaton.vectors import Vector
 
 Arrays = dict[str, NDArray[Any]]
@@ -80,22 +84,23 @@ def answer(asked: bytes, rows: Arrays, model: Vector, kept: Arrays, board: Any =
         kept: what the learner keeps from task to task.
         board: where the number of committed steps is read while training, if it is needed.
     """
-    task = json.loads(asked)
-    about: dict[str, Any] = {"key": task["key"], "software": __version__}
+    told = json.loads(asked)
     try:
-        learner = _learner(task, rows)
+        learner, task = _learner(told, rows), _task(told, model)
         learner.restore({name: np.array(values) for name, values in kept.items()})
-        if "settings" not in task:
-            return _bytes(about | {"score": learner.evaluate(model)}), b"", {}
-        settings = settings_from(task["settings"])
-        watch = Watch(time.monotonic, lambda: _committed(task["committed"], board))
-        made = learner.train(task["key"], task["version"], model, settings, watch)
-        about |= {"steps": made.steps, "loss": made.loss, "score": made.score}
-        return _bytes(about | {"examples": learner.size(settings)}), made.payload, dict(learner.kept)
-    except AbatonError:
-        return _bytes(about | {"reason": "task was refused"}), b"", {}
-    except Exception:
-        return _bytes(about | {"reason": "learner failed"}), b"", {}
+        watch = Watch(time.monotonic, lambda: _committed(told["committed"], board))
+        made = done(learner, task, watch)
+        left = dict(learner.kept) if isinstance(task, TrainTask) else {}
+    except Exception as error:
+        made, left = Reply({"key": told["key"], "reason": word_for(error)}), {}
+    return packed(Reply({**made.about, "software": __version__})), made.payload, left
+
+
+def _task(told: Mapping[str, Any], model: Vector) -> Task:
+    key, name = told["key"], told["learner"]
+    if "settings" not in told:
+        return EvaluateTask(key, name, model)
+    return TrainTask(key, name, told["version"], model, settings_from(told["settings"]))
 
 
 def _learner(task: Mapping[str, Any], rows: Arrays) -> Learner:
@@ -120,7 +125,3 @@ def _committed(known: int, board: Any) -> int:
         with contextlib.suppress(ray.exceptions.RayError):
             return max(known, int(ray.get(board.read.remote(), timeout=5.0)))
     return known
-
-
-def _bytes(about: Mapping[str, Any]) -> bytes:
-    return json.dumps(about).encode()

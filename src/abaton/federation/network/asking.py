@@ -14,11 +14,12 @@ from typing import Any
 from abaton.engines.flower import Parcel
 from abaton.engines.flower.differences import Shelf
 from abaton.engines.flower.seats import MOST_EVALUATIONS
-from abaton.engines.flower.survey import Survey
+from abaton.engines.reasons import UNREADABLE_ANSWER
 from abaton.errors import AbatonError
 from abaton.federation.judging import Told
 from abaton.federation.members import Sums, check_enough, scale_of, told_of
 from abaton.federation.network.shapes import cohort_told
+from abaton.federation.network.survey import Survey
 from abaton.federation.network.wording import (
     body_of,
     sums_from,
@@ -36,8 +37,6 @@ from abaton.study import Study
 from abaton.vectors import Vector
 
 Step = Callable[[str], None]
-
-UNREADABLE = "unreadable answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ class Preparation:
         read: Callable[[Mapping[str, Any]], Any],
     ) -> dict[str, Any]:
         """What sites say to a question, read with care; those that do not say it readably are left out."""
-        about = {"run": self.run, "study": self.study.hash}
+        about = {"run": self.run, "terms": self.study.hash}
         answers = self.survey.ask({name: worded(kind, about, body) for name in names})
         made = {}
         for name, answer in answers.items():
@@ -143,7 +142,7 @@ class Preparation:
             except _Unable as unable:
                 self._leave(name, unable.what)
             except _SPOILT:
-                self._leave(name, UNREADABLE)
+                self._leave(name, UNREADABLE_ANSWER)
         return made
 
     def _leave(self, name: str, why: str) -> None:

@@ -20,13 +20,13 @@ from abaton.control import Event, State
 from abaton.engines import Outcome, Profile, Running
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.survey import Survey
 from abaton.errors import AbatonError, SettingsError
 from abaton.federation.course import point_of, some_versions, traffic_of
 from abaton.federation.federation import Dossier, Federation, new_name
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_counts
 from abaton.federation.network.asking import Preparation, Step, judged
+from abaton.federation.network.survey import Survey
 from abaton.federation.network.wording import worded
 from abaton.federation.run import COMMUNITY
 from abaton.federation.studies import STUDY, StudyOptions, study_facts, use_of
@@ -182,7 +182,7 @@ class Controller:
         carrier = _OverPost(partial(self._engine, members=members))
         ended = federation.run(run, store=self.store, engine=carrier, watch=self._watch).row
         self.step(f"run {run} has ended: {(ended.result or {})['reason']}")
-        about = {"run": run, "study": self.study.hash}
+        about = {"run": run, "terms": self.study.hash}
         self._survey.ask(dict.fromkeys(set(members) & set(self._survey.there()), worded("end", about, {})))
         return ended
 
@@ -278,7 +278,7 @@ class Controller:
         seed, resamples = settings["seed"], settings["resamples"]
         some = list(some_versions(store, row.run)) if resamples else []
         models = [vector for _, vector in some] or [store.vectors.get(outcome.digest)]
-        about = {"run": row.run, "study": self.study.hash, "layout": row.layout}
+        about = {"run": row.run, "terms": self.study.hash, "layout": row.layout}
         cases = 0 if not classes else 1 if len(classes) == 2 else len(classes)
         told = judged(self._survey, about, members, models, cases)
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from abaton.engines.flower import Desk, Parcel, Place
-from abaton.engines.flower.desk import Drawer, Said, in_fixed_words, run_folder
+from abaton.engines.flower.desk import Drawer, in_fixed_words, passed, run_folder
 from abaton.engines.flower.grid import place_of
+from abaton.engines.reasons import OTHER_TERMS, Said
 from abaton.errors import Refused
 from abaton.federation.judging import site_counts
 from abaton.federation.learners import ConsentedLearner
@@ -29,7 +30,8 @@ from abaton.federation.network.keeping import Folder, Kept, Waiting
 from abaton.federation.network.wording import body_of, scale_from, sums_row, told_row, worded
 from abaton.federation.reading import Reading, read_sites
 from abaton.federation.rolls import Roll
-from abaton.learning import Model
+from abaton.learning import Model, SitePolicy
+from abaton.learning.policy import ADMITS_ALL
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.federated import Choice
 from abaton.records.features import Table, hidden, histogram
@@ -66,10 +68,14 @@ class StudyDesk:
         study: The study document that the site agreed to.
         place: Where and for what the node works.
         roll: Opens the roll of a run.
+
+    Attributes:
+        policy: What the site does not do and does not let go of.
     """
 
     def __init__(self, file: SiteFile, study: Study, place: Place, roll: RollOf = world_roll) -> None:
         self.file, self.study, self.place, self._roll = file, study, place, roll
+        self.policy: SitePolicy = ADMITS_ALL
 
     def answer(self, parcel: Parcel) -> Parcel:
         """Do what a message asks; nothing leaves but what is listed."""
@@ -77,11 +83,11 @@ class StudyDesk:
 
     def _answer(self, parcel: Parcel) -> Parcel:
         run = str(parcel.about["run"])
-        if parcel.about["study"] != self.study.hash:
-            raise Said("another study")
+        if parcel.about["terms"] != self.study.hash:
+            raise Said(OTHER_TERMS)
         folder, do = Folder(run_folder(self.place, run)), self._doing.get(parcel.kind)
         if do is not None:
-            return do(self, folder, run, body_of(parcel))
+            return passed(self.policy, parcel.kind, lambda: do(self, folder, run, body_of(parcel)))
         return RunDesk(self, folder, run).answer(parcel)
 
     @property
@@ -90,8 +96,10 @@ class StudyDesk:
         return self.file.document.site.id
 
     def learner(self, folder: Folder, kept: Kept, run: str) -> KeptLearner:
-        """The learner of a run."""
-        return KeptLearner(folder, kept, self.model(kept), self.study, self.roll(kept, run))
+        """The learner of a run, which answers by the site's policy."""
+        made = KeptLearner(folder, kept, self.model(kept), self.study, self.roll(kept, run))
+        made.policy = self.policy
+        return made
 
     def roll(self, kept: Kept, run: str) -> Roll:
         """Who may be used in a run."""

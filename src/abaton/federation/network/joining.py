@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from abaton.engines.flower.certificates import node_key
-from abaton.engines.flower.invitation import Invitation, NodeKeys
 from abaton.engines.flower.nodes import ROLES, Membership, Nodes
 from abaton.errors import Refused
 from abaton.federation.network.desk import DESK
+from abaton.federation.network.invitation import Invitation, NodeKeys
 from abaton.files import replacing
 from abaton.site import SiteFile
 from abaton.study import Study, load_study, study_from_toml, write_toml

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.engines.flower.desk import Said
+from abaton.engines.reasons import STRANGER, Said
 from abaton.federation.learners import Rows
 from abaton.federation.members import Member
 from abaton.files import replacing
@@ -155,7 +155,7 @@ class Folder:
         from safetensors import safe_open
 
         if not path.exists():
-            raise Said("not in this run")
+            raise Said(STRANGER)
         with safe_open(path, "np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return arrays, json.loads(file.metadata()["about"])

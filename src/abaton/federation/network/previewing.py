@@ -66,7 +66,7 @@ def preview(file: SiteFile, study: Study, folder: Path) -> Iterator[Leaving]:
 def _answers(file: SiteFile, study: Study, folder: Path) -> Iterator[tuple[str, Parcel]]:
     assert study.learning is not None
     desks = {role: _desk(file, study, role, folder) for role in ("train", "evaluate")}
-    about: dict[str, Any] = {"run": _RUN, "study": study.hash}
+    about: dict[str, Any] = {"run": _RUN, "terms": study.hash}
     read = desks["train"].answer(worded("read", about, {}))
     yield "read", read
     if read.reason is not None or body_of(read)["problem"]:
@@ -85,7 +85,7 @@ def _answers(file: SiteFile, study: Study, folder: Path) -> Iterator[tuple[str, 
     named, data = {"model": model_name(start), "base": None}, encode(start)
     settings = asdict(study.learning.training.plain())
     train = {**about, "key": "task", "version": 0, "settings": settings, **named}
-    one = {**about, "tasks": [named]}
+    one = {**about, "tasks": [{"key": "task", **named}]}
     yield "query", desks["train"].answer(Parcel("query", about))
     yield "train", desks["train"].answer(Parcel("train", train, {"model": data}))
     yield "evaluate", desks["evaluate"].answer(Parcel("evaluate", one, {"model/0": data}))

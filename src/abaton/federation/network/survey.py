@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from abaton.engines.flower.nodes import ROLES
-from abaton.engines.flower.parcels import DIED, Lost, Parcel, Post
+from abaton.engines.flower.parcels import Lost, Parcel, Post
+from abaton.engines.ledger import MOST_DEATHS
+from abaton.engines.reasons import DIED, LATE
 
-NO_ANSWER = "no answer in time"
-
-_DEATHS = 3
 _GONE = 5  # Flower's code for a node that went away: not the fault of what it was asked
 
 Admitted = Callable[[], Mapping[int, tuple[str, str]]]
@@ -80,7 +79,7 @@ class Survey:
             self._collect(asked, answers)
             for site in [site for site, each in asked.items() if self._is_over(each)]:
                 del asked[site]
-                answers[site] = Parcel("answer", {"reason": NO_ANSWER})
+                answers[site] = Parcel("answer", {"reason": LATE})
             if asked:
                 self._sleep(self._poll)
         return dict(sorted(answers.items()))
@@ -111,4 +110,4 @@ class Survey:
 
     def _is_over(self, each: _Asked) -> bool:
         limit = self._patience if each.letter else self._absence
-        return each.deaths > _DEATHS or self._clock() > each.since + limit
+        return each.deaths > MOST_DEATHS or self._clock() > each.since + limit

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.engines.flower.loop import LoopPost
 
 from abaton.engines.flower import Lost, Parcel
-from abaton.engines.flower.parcels import DIED
-from abaton.engines.flower.survey import NO_ANSWER, Survey
+from abaton.engines.reasons import DIED, LATE
+from abaton.federation.network.survey import Survey
 
 SEATS = {1: ("a", "train"), 2: ("a", "evaluate"), 3: ("b", "train"), 4: ("b", "evaluate")}
 
@@ -56,7 +56,7 @@ def test_a_lost_message_is_sent_again():
 def test_a_site_whose_processes_keep_ending_is_given_up():
     post, _, survey = surveyed()
     post.fate = lambda desk, parcel: Lost(8) if desk.name == "b" else None
-    assert asked(survey) == {"a": "a", "b": NO_ANSWER}
+    assert asked(survey) == {"a": "a", "b": LATE}
     assert len(post.sent) == 1 + 4
 
 
@@ -67,13 +67,13 @@ def test_a_site_that_is_away_is_waited_for_as_long_as_absence_allows():
     assert asked(survey) == {"a": "a", "b": "b"}
     post.desks.pop(3)
     clock.then = lambda: None
-    assert asked(survey) == {"a": "a", "b": NO_ANSWER}
+    assert asked(survey) == {"a": "a", "b": LATE}
 
 
 def test_an_answer_that_does_not_come_is_given_up():
     post, _, survey = surveyed(patience=30.0)
     post.busy = {3}
-    assert asked(survey) == {"a": "a", "b": NO_ANSWER}
+    assert asked(survey) == {"a": "a", "b": LATE}
 
 
 def test_a_site_is_there_when_both_of_its_nodes_are():
