@@ -13,7 +13,7 @@ from tests.engines.flower.loop import LoopPost
 
 from abaton.codecs import parse
 from abaton.control import POLICIES, Rules, TrainSettings, community_model
-from abaton.engines import Driver, Engine, LocalEngine, Run, VirtualEngine, live, local
+from abaton.engines import Driver, Engine, LocalEngine, Running, VirtualEngine, live, local
 from abaton.engines.flower import Desk, FlowerEngine, Network, Place
 from abaton.learning import Examples, Learner, Personal, SklearnModel
 from abaton.store import Journal, Store
@@ -97,8 +97,9 @@ def test_two_runs_that_are_given_one_folder_keep_what_they_keep_apart(tmp_path):
     members, heard = learners(codec, model), []
 
     def life(store: Store, name: str, watch: Callable[..., None] | None = None) -> list[str]:
-        run = Run(rules_for(settings), model, parse(codec), Journal(store, name))
-        live(run, local(members, run, tmp_path / "states"), watch)
+        journal, states = Journal(store, name), tmp_path / "states" / name
+        run = Running(rules_for(settings), model, parse(codec), journal, lambda: members, states)
+        live(run, local(run), watch)
         return [row.digest for row in store.models(name)]
 
     def cut(*_: object) -> None:
@@ -119,7 +120,8 @@ def test_a_run_that_has_not_begun_finds_nothing_of_one_that_had_its_name(tmp_pat
     members, made = learners(codec, model), []
     for life in ("store", "another store"):
         with Store(tmp_path / life) as store:
-            run = Run(rules_for(settings), model, parse(codec), Journal(store, "run"))
-            live(run, local(members, run, tmp_path / "states"))
+            journal, states = Journal(store, "run"), tmp_path / "states"
+            run = Running(rules_for(settings), model, parse(codec), journal, lambda: members, states)
+            live(run, local(run))
             made.append([row.digest for row in store.models("run")])
     assert made[0] == made[1]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from abaton.federation.scaling import remade, remake
 from tests.engines.ray import odd
 
 from abaton.control import Arrived, from_row
+from abaton.engines.ray import work
 from abaton.errors import SettingsError
 from abaton.federation import StudyOptions, resume_study, run_study
 from abaton.governance import Registry, metadata
 from abaton.lab.demo import NOW
-from abaton.learning import Examples
+from abaton.learning import Learner
 from abaton.store import Database, Journal, Store
 
 
@@ -44,14 +44,31 @@ def arrived(store, run):
     return [e for row in Journal(store, run).rows() if isinstance(e := from_row(*row), Arrived)]
 
 
-def test_a_worker_makes_a_learner_of_the_method_and_numbers_alone(four):
-    learning = four.study.learning
-    again = remake(learning, 5, (3, 2), {"athens": (16, b"secret")})
-    rows = odd.learners("a")["a"].examples
-    made = remade(again.about["athens"], Examples(rows.x[:, :3], rows.y), None)
-    assert (made.name, made.batch, made.secret) == ("athens", 16, b"secret")
-    assert made.model.layout.digest == learning.model(features=3, classes=2).layout.digest
-    assert again.maker == f"{remade.__module__}:{remade.__name__}"
+def test_what_goes_to_a_cluster_of_a_learner_is_numbers_and_no_consents(four, store):
+    seen = {}
+
+    class Cut(Exception):
+        """The engine is not needed."""
+
+    class Here:
+        name = "virtual"
+
+        def secret(self, seed, site, states):
+            return b"secret"
+
+        def open(self, running):
+            seen.update(running.learners())
+            raise Cut
+
+    with pytest.raises(Cut):
+        run_study(four.study, four.sites, store, StudyOptions(5, resamples=0), engine=Here(), now=NOW)
+    learner = seen["athens"]
+    assert learner.elsewhere() is Learner, "a plain learner, which asks nobody"
+    values = work.values_of(learner)
+    assert values == {"name": "athens", "seed": 5, "secret": b"secret".hex(), "batch": None}
+    assert {name: rows.dtype.kind for name, rows in work.pack(learner).items()} == {
+        "train/x": "f", "train/y": "i", "validation/x": "f", "validation/y": "i",
+    }  # fmt: skip
 
 
 def test_without_ray_the_engine_is_refused_in_one_line(four, store, monkeypatch):

@@ -1,16 +1,16 @@
-"""The lab's experiments on a real Ray: the same digests as under the virtual clock, resumable."""
+"""Federations on a real Ray: the same digests as under the virtual clock, resumable, also with a model of one's own."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import numpy as np
 import pytest
-from abaton.lab.experiment import remade
+import torch
 
-from abaton.control import from_row
-from abaton.control.messages import Arrived
+from abaton.control import Arrived, Rules, TrainSettings, from_row
 from abaton.errors import SettingsError
-from abaton.lab import build, clinics, resume, simulate, start
+from abaton.federation import Federation, Holding
+from abaton.lab import build, clinics
+from abaton.learning import Examples, TorchModel
 from abaton.store import Journal, Store
 
 RECIPE = clinics.recipe(seed=3, rounds=3, scale=0.2)
@@ -20,10 +20,10 @@ class Cut(Exception):
     """The power went."""
 
 
-def test_an_engine_that_the_lab_does_not_have_is_refused(tmp_path):
+def test_an_engine_that_there_is_not_is_refused(tmp_path):
     with Store(tmp_path) as store:
-        with pytest.raises(SettingsError, match="use virtual or ray"):
-            start(store, RECIPE, engine="quantum")
+        with pytest.raises(SettingsError, match="use virtual or local or ray"):
+            build(RECIPE).run(store=store, engine="quantum")
         assert store.runs() == []
 
 
@@ -31,22 +31,13 @@ def test_without_ray_nothing_is_begun(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.engines.ray.cluster.find_spec", lambda name: None)
     with Store(tmp_path) as store:
         with pytest.raises(SettingsError, match=r"pip install 'abaton\[ray\]'"):
-            start(store, RECIPE, engine="ray")
+            build(RECIPE).run(store=store, engine="ray")
         assert store.runs() == []
-
-
-def test_a_worker_makes_the_learner_that_the_recipe_describes():
-    import json
-
-    experiment = build(RECIPE)
-    made = remade({"recipe": json.dumps(RECIPE), "name": "kos"}, experiment.sites["kos"], None)
-    assert (made.name, len(made.examples)) == ("kos", len(experiment.sites["kos"]))
-    assert made.model.layout.digest == experiment.model.layout.digest
 
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_an_experiment_gives_the_same_digests_as_under_the_virtual_clock_also_when_it_was_cut_off(tmp_path):
+def test_a_recipe_gives_the_same_digests_as_under_the_virtual_clock_also_when_it_was_cut_off(tmp_path):
     pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
     heard = []
 
@@ -56,15 +47,39 @@ def test_an_experiment_gives_the_same_digests_as_under_the_virtual_clock_also_wh
             raise Cut
 
     with Store(tmp_path) as store:
-        steady = replace(build(RECIPE), profiles={})  # nobody drops out
-        simulate(steady, Journal(store, "virtual"))
+        made = build(RECIPE)
+        steady = {name: Holding(site.train) for name, site in made.sites.items()}  # nobody drops out
+        Federation(made.model, steady, made.rules, made.codec).run("virtual", store=store)
         with pytest.raises(Cut):
-            start(store, RECIPE, watch, engine="ray")
-        (row,) = store.runs()
-        done = resume(store, row)
+            build(RECIPE).run("ray", store=store, engine="ray", watch=watch)
+        done = build(RECIPE).run("ray", store=store, engine="ray").row
         assert (done.engine, done.status) == ("ray", "finished")
-        virtual, ray = ([m.digest for m in store.models(run)] for run in ("virtual", row.run))
+        virtual, ray = ([m.digest for m in store.models(run)] for run in ("virtual", "ray"))
         assert virtual == ray
-        events = [from_row(*each) for each in Journal(store, row.run).rows()]
+        events = [from_row(*each) for each in Journal(store, "ray").rows()]
         tasks = [event.task for event in events if isinstance(event, Arrived)]
         assert len(tasks) == len(set(tasks))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_module_of_ones_own_trains_on_a_cluster(tmp_path):
+    pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
+    rng, width = np.random.default_rng(0), 6
+
+    def site() -> Examples:
+        x = rng.normal(size=(40, 4)).astype(np.float32)
+        return Examples(x, (x[:, 0] > 0).astype(np.int64))
+
+    sites = {name: site() for name in ("athens", "kos")}
+
+    def module() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
+
+    rules = Rules(rounds=2, training=TrainSettings(epochs=1))
+    codec = "error_feedback | stc(sparsity=0.2)"
+    with Store(tmp_path) as store:
+        for engine in ("virtual", "ray"):
+            Federation(TorchModel(module), sites, rules, codec).run(engine, store=store, engine=engine)
+        here, there = ([m.digest for m in store.models(run)] for run in ("virtual", "ray"))
+    assert here == there

@@ -118,6 +118,11 @@ class Learner:
         self._chance: np.random.Generator | None = None
         self.forget()
 
+    @classmethod
+    def elsewhere(cls) -> type[Learner]:
+        """Which class of learners does a task of this one on a cluster, where there are numbers and nothing else."""
+        return Learner
+
     def forget(self) -> None:
         """Keep nothing of earlier tasks: a run begins with learners that have sent nothing yet."""
         self._memory = self.codec.start(self.model.layout)

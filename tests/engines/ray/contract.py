@@ -1,4 +1,4 @@
-"""The contract test's learners, as workers on a cluster make them again."""
+"""The contract test's learners, as they are on a cluster."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from tests.engines import test_engine_contract as contract
 
-from abaton.engines import Engine, RayEngine, Remake
-from abaton.learning import Examples, Learner
-
-MAKER = "tests.engines.ray.contract:remade"
+from abaton.engines import Engine, RayEngine
+from abaton.learning import Learner
 
 
-def remade(about: Mapping[str, Any], train: Examples, validation: Examples | None) -> Learner:
+class There(contract.Odd):
     """A learner of the contract test, on a worker."""
-    contract.TESTS = 0  # here every process may be killed
-    return contract.Odd(about["name"], contract.MODEL, train, contract.CODEC, 0, validation=validation)
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        contract.TESTS = 0  # here every process may be killed
+        super().__init__(*arguments, **more)
 
 
 def make(learners: Mapping[str, Learner], keep: contract.Keep) -> AbstractContextManager[Engine]:
     """The engine on the cluster that this process is connected to."""
-    remake = Remake(MAKER, {name: {"name": name} for name in learners})
     assert os.getpid() == contract.TESTS
-    return RayEngine(learners, remake, keep=keep, check=contract.check)
+    contract.Odd.elsewhere = classmethod(lambda cls: There)  # type: ignore[method-assign]
+    return RayEngine(learners, keep=keep, check=contract.check)

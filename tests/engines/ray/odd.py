@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,19 @@ from sklearn.linear_model import SGDClassifier
 from abaton.codecs import Key, parse
 from abaton.control import TrainSettings
 from abaton.control.draw import round_key
-from abaton.engines import RayEngine, Remake, TrainTask
+from abaton.engines import RayEngine, TrainTask
 from abaton.learning import Examples, Learner, SklearnModel, Update
 
-MAKER = "tests.engines.ray.odd:remade"
 MODEL = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=4, classes=2)
 SETTINGS = TrainSettings(epochs=2, batch_size=10)
 
 
 class Odd(Learner):
     """A learner that misbehaves when it trains, or scores."""
+
+    @classmethod
+    def elsewhere(cls) -> type[Learner]:
+        return There
 
     def train(self, task: str, version: int, start: np.ndarray, settings: TrainSettings, *rest) -> Update:
         made = super().train(task, version, start, settings, *rest)
@@ -54,11 +57,13 @@ class Odd(Learner):
         return (float("inf"),) if self.name == "boaster" else super().evaluate(model)
 
 
-def remade(about: Mapping[str, Any], train: Examples, validation: Examples | None) -> Learner:
-    """A learner, on a worker; one that cannot be made speaks of what it has seen."""
-    if about["name"] == "unmade":
-        raise ZeroDivisionError("patient Zanzibar-4711")
-    return Odd(about["name"], MODEL, train, parse(about["codec"]), 0, validation=validation)
+class There(Odd):
+    """The same on a worker; one that cannot be made speaks of what it has seen."""
+
+    def __init__(self, name: str, *arguments: Any, **more: Any) -> None:
+        if name == "unmade":
+            raise ZeroDivisionError("patient Zanzibar-4711")
+        super().__init__(name, *arguments, **more)
 
 
 def learners(*names: str, codec: str = "raw") -> dict[str, Learner]:
@@ -77,9 +82,8 @@ def check(learner: str, version: int, payload: bytes) -> None:
 def engine(
     *names: str, codec: str = "raw", keep: Callable[[bytes], str] = lambda payload: "", **more
 ) -> RayEngine:
-    remake = Remake(MAKER, {name: {"name": name, "codec": codec} for name in names})
     tested: Callable[..., None] = check if codec == "raw" else lambda *_: None
-    return RayEngine(learners(*names, codec=codec), remake, keep=keep, check=tested, **more)
+    return RayEngine(learners(*names, codec=codec), keep=keep, check=tested, **more)
 
 
 def task(learner: str, key: str = "t", **settings) -> TrainTask:

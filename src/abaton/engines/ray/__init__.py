@@ -3,6 +3,5 @@
 from abaton.engines.ray.cluster import connect, disconnect, require_ray
 from abaton.engines.ray.engine import RayEngine
 from abaton.engines.ray.pool import RayPool, ray_pool
-from abaton.engines.ray.work import Remake
 
-__all__ = ["RayEngine", "RayPool", "Remake", "connect", "disconnect", "ray_pool", "require_ray"]
+__all__ = ["RayEngine", "RayPool", "connect", "disconnect", "ray_pool", "require_ray"]

@@ -46,7 +46,6 @@ class RayEngine:
 
     Args:
         learners: who takes part; they begin with what `states` holds, and with nothing else.
-        remake: how workers make them.
         keep: stores a payload and returns its digest.
         check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
         address: where the cluster is (see `connect`).
@@ -60,7 +59,6 @@ class RayEngine:
     def __init__(
         self,
         learners: Mapping[str, Learner],
-        remake: work.Remake,
         *,
         keep: Callable[[bytes], str],
         check: Check,
@@ -74,7 +72,7 @@ class RayEngine:
         import ray
 
         self._ray, self._answer = ray, ray.remote(max_retries=0)(work.answer)
-        self._remake, self._reader = remake, Reader(keep, check)
+        self._reader = Reader(keep, check)
         self._workers = {
             name: Worker(learner, None if states is None else SiteState(states, name))
             for name, learner in learners.items()
@@ -162,18 +160,17 @@ class RayEngine:
             return
         learner = worker.learner
         asked, board = self._wrap(task)
-        rows, model = self._shelf.rows(learner), self._shelf.model(task.model)
-        ref = self._answer.remote(asked, rows, model, learner.kept, board)
+        means, rows = self._shelf.means(learner), self._shelf.rows(learner)
+        model = self._shelf.model(task.model)
+        ref = self._answer.remote(asked, [means], rows, model, learner.kept, board)
         ledger.begin(task)
         self._sent[ref] = _Sent(task, learner.cohort)
 
     def _wrap(self, task: Task) -> tuple[bytes, Any]:
-        remake, name = self._remake, task.learner
+        learner = self._workers[task.learner].learner
         asked: dict[str, Any] = {
             "key": task.key,
-            "learner": name,
-            "maker": remake.maker,
-            "about": remake.about[name],
+            "learner": work.values_of(learner),
             "committed": self._committed,
         }
         if isinstance(task, EvaluateTask):

@@ -1,4 +1,4 @@
-"""What lies in Ray's object store: each learner's rows and each model once, however many tasks use them."""
+"""What lies in Ray's object store: model and codec, rows and versions once each, however many tasks use them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from abaton.engines.ray.work import Arrays, pack
+from abaton.errors import SettingsError
 from abaton.learning import Learner
 from abaton.vectors import Vector
 
@@ -22,8 +23,27 @@ class Shelf:
 
     def __init__(self, put: Callable[[Any], Any]) -> None:
         self._put = put
+        self._means: dict[tuple[type[Learner], int, int], tuple[Learner, Any]] = {}
         self._rows: dict[str, tuple[Arrays, Any]] = {}
         self._models: OrderedDict[int, tuple[Vector, Any]] = OrderedDict()
+
+    def means(self, learner: Learner) -> Any:
+        """What a learner trains and how its updates travel; learners that are alike share it.
+
+        Raises:
+            SettingsError: Ray cannot move them.
+        """
+        name = type(learner), id(learner.model), id(learner.codec)  # the learner is held beside them
+        if name not in self._means:
+            try:
+                self._means[name] = learner, self._put((learner.elsewhere(), learner.model, learner.codec))
+            except (TypeError, AttributeError, ValueError) as error:
+                raise SettingsError(
+                    f"the model {type(learner.model).__name__} or its codec cannot be sent to a cluster",
+                    where="engine ray",
+                    remedy="let them hold no open files, locks or threads, or use the engine 'local'",
+                ) from error
+        return self._means[name][1]
 
     def rows(self, learner: Learner) -> Any:
         """A learner's rows as they are now: after somebody has left, those with that person are removed."""
@@ -45,6 +65,7 @@ class Shelf:
 
     def clear(self) -> None:
         """Let go of everything."""
+        self._means.clear()
         self._rows.clear()
         self._models.clear()
 

@@ -1,8 +1,9 @@
-"""A worker's side: one task, done by a learner that is made anew from plain values, numbers and what it keeps.
+"""A worker's side: one task, done by a learner that is made anew from the run's model, plain values and what it keeps.
 
-Nothing stays in a worker that another would miss: any worker of any machine can take any task. The text of an
-exception never leaves it, since it may speak of a site's data: what went wrong is told by one of a few fixed words. The
-site's own say, and what its learner keeps, are where the learner lives (`engine`).
+Nothing stays in a worker that another would miss: any worker of any machine can take any task. Model and codec come by
+Ray's own way of moving objects, as its functions do, once to each worker. The text of an exception never leaves it,
+since it may speak of a site's data: what went wrong is told by one of a few fixed words. The site's own say, and what
+its learner keeps, are where the learner lives (`engine`).
 """
 
 from __future__ import annotations
@@ -10,42 +11,32 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton import __version__
+from abaton.codecs import Pipeline
 from abaton.control import settings_from
 from abaton.engines.answers import packed
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
 from abaton.engines.reasons import word_for
 from abaton.engines.worker import done
-from abaton.learning import Examples, Learner, Reply, Watch
+from abaton.learning import Examples, Learner, Model, Reply, Watch
 from abaton.vectors import Vector
 
 Arrays = dict[str, NDArray[Any]]
 Answer = tuple[bytes, bytes, Arrays]
 """What a worker answers: a header (JSON), the encoded update, and what the learner keeps from now on."""
 
-Maker = Callable[[Mapping[str, Any], Examples, Examples | None], Learner]
+Means = tuple[type[Learner], Model, Pipeline]
+"""What learners are there, what they train, and how their updates travel."""
 
-
-@dataclass(frozen=True, slots=True)
-class Remake:
-    """How a worker makes the learners of a run: models are made by code, so they are not sent but made again there.
-
-    Attributes:
-        maker: the function that makes one, as `module:function`; called with a learner's values, its examples and
-            its validation set. It should remember models that are slow to make.
-        about: plain values for each learner, by name.
-    """
-
-    maker: str
-    about: Mapping[str, Mapping[str, Any]]
+_known: OrderedDict[str, Means] = OrderedDict()
+_MOST = 4  # models that a worker remembers, since some are slow to make
 
 
 def pack(learner: Learner) -> Arrays:
@@ -74,11 +65,24 @@ class Board:
         return self._committed
 
 
-def answer(asked: bytes, rows: Arrays, model: Vector, kept: Arrays, board: Any = None) -> Answer:
+def values_of(learner: Learner) -> dict[str, Any]:
+    """What a learner is besides its rows, its model and its codec, as plain values."""
+    return {
+        "name": learner.name,
+        "seed": learner.seed,
+        "secret": learner.secret.hex(),
+        "batch": learner.batch,
+    }
+
+
+def answer(
+    asked: bytes, means: Sequence[Any], rows: Arrays, model: Vector, kept: Arrays, board: Any = None
+) -> Answer:
     """Do one task.
 
     Args:
-        asked: the task as JSON: its key, how the learner is made, for a training its version and settings.
+        asked: the task as JSON: its key, the learner's plain values, for a training its version and settings.
+        means: a reference to model and codec, which is followed once by each worker.
         rows: the learner's examples.
         model: what is trained from, or scored.
         kept: what the learner keeps from task to task.
@@ -86,7 +90,7 @@ def answer(asked: bytes, rows: Arrays, model: Vector, kept: Arrays, board: Any =
     """
     told = json.loads(asked)
     try:
-        learner, task = _learner(told, rows), _task(told, model)
+        learner, task = _learner(told["learner"], means[0], rows), _task(told, model)
         learner.restore({name: np.array(values) for name, values in kept.items()})
         watch = Watch(time.monotonic, lambda: _committed(told["committed"], board))
         made = done(learner, task, watch)
@@ -97,18 +101,32 @@ def answer(asked: bytes, rows: Arrays, model: Vector, kept: Arrays, board: Any =
 
 
 def _task(told: Mapping[str, Any], model: Vector) -> Task:
-    key, name = told["key"], told["learner"]
+    key, name = told["key"], told["learner"]["name"]
     if "settings" not in told:
         return EvaluateTask(key, name, model)
     return TrainTask(key, name, told["version"], model, settings_from(told["settings"]))
 
 
-def _learner(task: Mapping[str, Any], rows: Arrays) -> Learner:
-    module, function = task["maker"].split(":")
-    make: Maker = getattr(import_module(module), function)
-    train = _examples(rows, "train")
+def _learner(values: Mapping[str, Any], means: Any, rows: Arrays) -> Learner:
+    kind, model, codec = _means(means)
+    train, validation = _examples(rows, "train"), _examples(rows, "validation")
     assert train is not None
-    return make(task["about"], train, _examples(rows, "validation"))
+    secret = bytes.fromhex(values["secret"])
+    return kind(
+        values["name"], model, train, codec, values["seed"], validation, secret=secret, batch=values["batch"]
+    )
+
+
+def _means(ref: Any) -> Means:
+    import ray
+
+    name = ref.hex()
+    if name not in _known:
+        _known[name] = ray.get(ref)
+        if len(_known) > _MOST:
+            _known.popitem(last=False)
+    _known.move_to_end(name)
+    return _known[name]
 
 
 def _examples(rows: Arrays, part: str) -> Examples | None:
