@@ -15,6 +15,7 @@ from abaton.errors import Refused, SettingsError
 from abaton.federation import POOLED, Run, StudyOptions, alone, resume_study, run_study
 from abaton.governance import Action, Registry, members_of, metadata, rounds_with, who_may
 from abaton.lab.demo import NOW
+from abaton.learning import stacked
 from abaton.store import Database, Journal, Store
 from abaton.study import study_from_toml, write_toml
 
@@ -289,3 +290,19 @@ def test_the_model_of_a_study_is_there_to_be_used(four, store):
     assert run.metrics["auroc"] > 0.5
     with pytest.raises(SettingsError, match="there is no column"):
         run.predict({"nonsense": [1.0]})
+
+
+def test_learners_of_a_study_that_are_alike_train_in_one_call(four, store, monkeypatch):
+    together, train = [], stacked.train_stacked
+
+    def counted(network, seats, *rest):
+        together.append(len(seats))
+        return train(network, seats, *rest)
+
+    monkeypatch.setattr(stacked, "train_stacked", counted)
+    policy = four.study.learning.policy.model_copy(update={"name": "SyncFedAvg"})
+    learning = four.study.learning.model_copy(update={"policy": policy, "rounds": 2})
+    study = four.study.model_copy(update={"learning": learning})
+    run = run_study(study, four.sites, store, options(four), now=NOW)
+    assert run.status == "finished"
+    assert max(together) == len(four.sites)
