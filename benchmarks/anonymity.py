@@ -80,7 +80,7 @@ def _adult() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
 
 def _asked_of_adult(columns: int, **options: Any) -> AnonymitySettings:
     quasi = (QuasiIdentifier(c, FileHierarchy(f"adult_hierarchy_{c}.csv")) for c in COLUMNS[:columns])
-    return AnonymitySettings(tuple(quasi), **options)
+    return AnonymitySettings(tuple(quasi), **options, rows_are_people=True)
 
 
 def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
@@ -103,7 +103,7 @@ def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
             )
             for c in COLUMNS[:columns]
         ]
-        return AnonymitySettings(tuple(quasi), **options)
+        return AnonymitySettings(tuple(quasi), **options, rows_are_people=True)
 
     return pl.DataFrame(cells), asked, Path()
 
@@ -153,8 +153,8 @@ def _pycanon(frame: pl.DataFrame) -> list[Measure]:
     for columns in (5, 8):
         names = list(COLUMNS[:columns])
         sensitive = (Sensitive(SALARY),)
-        plain = AnonymitySettings(tuple(QuasiIdentifier(name) for name in names))
-        whole = AnonymitySettings(plain.quasi_identifiers, sensitive=sensitive)
+        plain = AnonymitySettings(tuple(QuasiIdentifier(name) for name in names), rows_are_people=True)
+        whole = AnonymitySettings(plain.quasi_identifiers, sensitive=sensitive, rows_are_people=True)
 
         def ours(asked: AnonymitySettings) -> object:
             table = encode(frame, asked)

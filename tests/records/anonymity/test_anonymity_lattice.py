@@ -40,7 +40,7 @@ ROWS = st.lists(
 
 def settings(**options):
     quasi = tuple(QuasiIdentifier(name, TableHierarchy(tuple(rows))) for name, rows in SHADES.items())
-    return AnonymitySettings(quasi, **options)
+    return AnonymitySettings(quasi, rows_are_people=True, **options)
 
 
 def plain_optimum(rows, asked):
@@ -106,7 +106,7 @@ def test_nothing_better_exists(rows, k, limit, sensitive):
 
 
 def test_one_value_only_loses_nothing():
-    asked = AnonymitySettings((QuasiIdentifier("x"),), k=2)
+    asked = AnonymitySettings((QuasiIdentifier("x"),), k=2, rows_are_people=True)
     made = examine(pl.DataFrame({"x": ["a", "a"]}), asked)
     assert made.shown.node == (0,)
     assert made.after.utility.loss == 0
@@ -115,7 +115,7 @@ def test_one_value_only_loses_nothing():
 def test_of_equally_good_nodes_the_finer_one_wins():
     quasi = (QuasiIdentifier("age", BinHierarchy((5.0,))), QuasiIdentifier("sex"))
     frame = pl.DataFrame({"age": [31, 34] * 3, "sex": ["f"] * 6})
-    assert examine(frame, AnonymitySettings(quasi)).shown.node == (1, 0)
+    assert examine(frame, AnonymitySettings(quasi, rows_are_people=True)).shown.node == (1, 0)
 
 
 ADULT = ("sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation")
@@ -137,7 +137,7 @@ CASES = [
 def test_the_optimum_is_the_one_arx_finds(shared, columns, sensitive, limit, node, loss, suppressed):
     folder = shared / "data/fhir/kanon"
     quasi = tuple(QuasiIdentifier(c, FileHierarchy(f"adult_hierarchy_{c}.csv")) for c in ADULT[:columns])
-    asked = AnonymitySettings(quasi, sensitive=sensitive, suppression_limit=limit)
+    asked = AnonymitySettings(quasi, sensitive=sensitive, suppression_limit=limit, rows_are_people=True)
     frame = pl.read_csv(folder / "adult.csv", separator=";", infer_schema=False)
     found = optimum(encode(frame, asked, folder=folder), asked)
     assert node is None or found.node == node

@@ -38,7 +38,7 @@ ROWS = st.lists(
 )
 def test_every_box_is_safe_and_nobody_is_left_out(rows, k, diversity, closeness):
     asked = AnonymitySettings(
-        QUASI, k=k, sensitive=(Sensitive("s", diversity, closeness),), method="mondrian"
+        QUASI, k=k, sensitive=(Sensitive("s", diversity, closeness),), method="mondrian", rows_are_people=True
     )
     table = encode(pl.DataFrame(rows, schema=["age", "job", "s"], orient="row"), asked)
     try:
@@ -56,7 +56,8 @@ def test_every_box_is_safe_and_nobody_is_left_out(rows, k, diversity, closeness)
 def test_boxes_are_named_by_the_hierarchy_or_by_their_ends():
     frame = pl.DataFrame({"age": [20, 21, 33, 34, 33, 34], "job": ["a", "b", "c", "c", "c", "c"]})
     shown = release(
-        encode(frame, AnonymitySettings(QUASI, k=2)), AnonymitySettings(QUASI, k=2, method="mondrian")
+        encode(frame, AnonymitySettings(QUASI, k=2, rows_are_people=True)),
+        AnonymitySettings(QUASI, k=2, method="mondrian", rows_are_people=True),
     )
     assert set(shown.names[1]) <= {"ab", "c"}
     assert "20-29" in shown.names[0]
@@ -64,14 +65,14 @@ def test_boxes_are_named_by_the_hierarchy_or_by_their_ends():
 
 def test_mondrian_keeps_more_than_one_level_for_all():
     frame = pl.DataFrame({"age": list(range(40)) * 3, "job": list("abc") * 40})
-    best = examine(frame, AnonymitySettings(QUASI, k=3))
-    finer = examine(frame, AnonymitySettings(QUASI, k=3, method="mondrian"))
+    best = examine(frame, AnonymitySettings(QUASI, k=3, rows_are_people=True))
+    finer = examine(frame, AnonymitySettings(QUASI, k=3, method="mondrian", rows_are_people=True))
     assert finer.after.k >= 3
     assert finer.after.utility.loss <= best.after.utility.loss
 
 
 def test_too_few_people_are_refused():
-    asked = AnonymitySettings(QUASI, k=5, method="mondrian")
+    asked = AnonymitySettings(QUASI, k=5, method="mondrian", rows_are_people=True)
     table = encode(pl.DataFrame({"age": [1, 2], "job": ["a", "b"]}), asked)
     with pytest.raises(Refused, match="whole table"):
         release(table, asked)

@@ -1,6 +1,6 @@
 """Anonymity of the whole: how well each person hides in a table, and how to make them hide better.
 
-Settings are standard library only; everything that counts is loaded when first asked for, so that reading a
+Settings need pydantic only; everything that counts is loaded when first asked for, so that reading a
 study document needs neither numpy nor polars.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.records.anonymity.document import read_settings, settings_from
+from abaton.records.anonymity.document import read_settings, settings_from, table_from
 from abaton.records.anonymity.settings import (
     AnonymitySettings,
     BandHierarchy,
@@ -50,6 +50,7 @@ __all__ = [
     "read_settings",
     "release",
     "settings_from",
+    "table_from",
 ]
 
 _LATER = {"Outcome": "outcome", "encode": "encoding", "examine": "outcome", "release": "releases"}

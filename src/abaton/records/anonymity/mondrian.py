@@ -1,8 +1,9 @@
-"""Mondrian: cut the table into ever smaller boxes, each with at least k records (LeFevre et al. 2006).
+"""Mondrian: cut the table into ever smaller boxes, each with at least k people (LeFevre et al. 2006).
 
 All boxes of one round are cut at once. A cut goes through the median of the relatively widest column that
-allows one; both sides must satisfy k, diversity and closeness. Columns are cut along their hierarchy's order
-of values, so that neighbours mean something. Nobody is left out.
+allows one, its width counted with the column's weight; both sides must satisfy k, diversity and closeness. Columns
+are cut along their hierarchy's order of values, so that neighbours mean something. Nobody is left out. Who has rows
+on both sides of a cut is one person on each.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from numpy.typing import NDArray
 
 from abaton.errors import Refused
 from abaton.records.anonymity.hierarchies import Label, Ladder
-from abaton.records.anonymity.models import Floats, Mask, only, safe, safe_classes
+from abaton.records.anonymity.models import only, safe, safe_classes
+from abaton.records.anonymity.people import Floats, Mask, People, Places
 from abaton.records.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, dense, sizes
-
-Places = NDArray[np.intp]
+from abaton.records.anonymity.tables import Table, dense
 
 _LONGEST_LIST = 20
 
@@ -49,11 +49,11 @@ def boxes(table: Table, settings: AnonymitySettings) -> Boxes:
     """
     overall = [column.overall for column in table.sensitive]
     key = np.zeros(len(table.counts), np.intp)
-    if not safe(key, sizes(key, table.counts), settings.k, table.sensitive, overall).all():
+    if not safe(key, table.people.per_class(key, 1), settings.k, table.sensitive, overall).all():
         raise Refused(
             "the whole table taken together does not satisfy the study's anonymity",
             where="privacy.anonymity",
-            remedy="lower k or l, or collect more records",
+            remedy="lower k or l, or collect records of more people",
         )
     active = np.arange(len(key))
     boxes_made = 1
@@ -71,59 +71,70 @@ def _cut(
 ) -> tuple[Mask, Mask]:
     """Of the combinations still in play: which go to the upper half of their box, and whose box was cut."""
     box, count = dense(key[active], int(key.max()) + 1)
-    counts = table.counts[active]
-    totals = sizes(box, counts)
+    chosen = np.zeros(len(key), bool)
+    chosen[active] = True
+    boxes = np.zeros(len(key), np.intp)
+    boxes[active] = box
     widest = np.full(count, -1.0)
     upper = np.zeros(len(active), bool)
-    for made, codes in zip(table.ladders, table.codes, strict=True):
-        code = codes[active]
-        threshold, span = _medians(box, code, counts, totals, len(made.labels[0]), settings.k)
-        wider = (span / max(len(made.labels[0]) - 1, 1) > widest) & (threshold >= 0)
+    for made, codes, weight in zip(table.ladders, table.codes, settings.weights, strict=True):
+        threshold, span = _medians(_Runs(table.people, chosen, boxes, codes, count), settings.k)
+        width = span / max(len(made.labels[0]) - 1, 1) * weight
+        wider = (width > widest) & (threshold >= 0)
         if not wider.any():
             continue
-        side = code > threshold[box]
+        side = codes[active] > threshold[box]
         if table.sensitive:
             wider &= _both_safe(table, overall, active, 2 * box + side, wider[box])
-        widest[wider] = (span / max(len(made.labels[0]) - 1, 1))[wider]
-        chosen = wider[box]
-        upper[chosen] = side[chosen]
+        widest[wider] = width[wider]
+        taken = wider[box]
+        upper[taken] = side[taken]
     cut = widest[box] >= 0
     return upper & cut, cut
 
 
-def _medians(
-    box: Places, code: NDArray[np.int32], counts: NDArray[np.int64], totals: Floats, width: int, k: int
-) -> tuple[Places, Places]:
+class _Runs:
+    """The different pairs of box and value in order, and for how many people each is the lowest or the highest.
+
+    A cut below a value leaves those on the lower side whose lowest value lies there, and those on the upper side
+    whose highest value does not: both can be summed up along the values.
+    """
+
+    def __init__(
+        self, people: People, chosen: Mask, box: Places, codes: NDArray[np.int32], boxes: int
+    ) -> None:
+        self.boxes = boxes
+        width = int(codes.max()) + 1
+        parts = list(people.reaches(chosen, box, codes))
+        own, low, high, number = (np.concatenate(part) for part in zip(*parts, strict=True))
+        low, high = own * width + low, own * width + high
+        if boxes * width <= 8 * len(own) + 1024:
+            lowest, highest = (np.bincount(cell, number, boxes * width) for cell in (low, high))
+            cells = np.flatnonzero(lowest + highest)
+            self.lowest, self.highest = lowest[cells], highest[cells]
+        else:
+            cells, place = np.unique(np.append(low, high), return_inverse=True)
+            self.lowest = np.bincount(place[: len(low)], number, len(cells))
+            self.highest = np.bincount(place[len(low) :], number, len(cells))
+        self.owner, self.value = cells // width, cells % width
+
+
+def _medians(runs: _Runs, k: int) -> tuple[Places, Places]:
     """Per box, the last value of its lower half (-1: none leaves k on both sides) and how far it reaches."""
-    owner, value, weight = _runs(box, code, counts, width, len(totals))
-    first = np.searchsorted(owner, np.arange(len(totals)))
-    last = np.append(first[1:], len(owner)) - 1
-    reached = np.cumsum(weight)
-    before = reached[first] - weight[first]
+    first = np.searchsorted(runs.owner, np.arange(runs.boxes))
+    last = np.append(first[1:], len(runs.owner)) - 1
+    reached, ended = np.cumsum(runs.lowest), np.cumsum(runs.highest)
+    before = reached[first] - runs.lowest[first]
+    totals = reached[last] - before
     middle = np.minimum(np.searchsorted(reached, before + totals / 2), last)
-    with_it = reached[middle] - before
-    without = with_it - weight[middle]
-    fits = (with_it >= k) & (totals - with_it >= k)
-    fits_without = (without >= k) & (totals - without >= k)
-    nearer = fits_without & (~fits | (totals / 2 - without < with_it - totals / 2))
-    threshold = np.where(nearer, value[middle] - 1, np.where(fits, value[middle], -1))
-    return threshold, value[last] - value[first]
-
-
-def _runs(
-    box: Places, code: NDArray[np.int32], counts: NDArray[np.int64], width: int, boxes: int
-) -> tuple[Places, Places, Floats]:
-    """The different pairs of box and value in order, and the records of each."""
-    cell = box * width + code
-    if boxes * width <= 8 * len(cell) + 1024:
-        tally = np.bincount(cell, weights=counts, minlength=boxes * width)
-        cells = np.flatnonzero(tally)
-        return cells // width, cells % width, tally[cells].astype(np.float64, copy=False)
-    order = np.argsort(cell)
-    ranked = cell[order]
-    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
-    weight = np.add.reduceat(counts[order], starts).astype(np.float64)
-    return ranked[starts] // width, ranked[starts] % width, weight
+    below = reached[middle] - before
+    above = totals - (ended[middle] - before)
+    below_without, above_without = below - runs.lowest[middle], above + runs.highest[middle]
+    fits = (below >= k) & (above >= k)
+    fits_without = (below_without >= k) & (above_without >= k)
+    nearer = fits_without & (~fits | (totals / 2 - below_without < below - totals / 2))
+    threshold = np.where(nearer, runs.value[middle] - 1, np.where(fits, runs.value[middle], -1))
+    return threshold, runs.value[last] - runs.value[first]
 
 
 def _both_safe(table: Table, overall: list[Floats], active: Places, halves: Places, tried: Mask) -> Mask:

@@ -32,13 +32,15 @@ _OPEN = re.compile(r"(?:<|>=)(\S+)")
 
 def histogram(table: Table, settings: AnonymitySettings) -> Histogram:
     """What a site tells: how many of its subjects have each combination, where it has at least the local floor."""
-    return site_histogram(encode(_frame(table, settings), settings), floor=settings.local_floor)
+    return site_histogram(
+        encode(_frame(table, settings), _one_row_each(settings)), floor=settings.local_floor
+    )
 
 
 def hidden(table: Table, choice: Choice, settings: AnonymitySettings) -> Table:
     """A site's table in the ranges that were chosen for all sites; who does not hide in them is left out."""
     frame = _frame(table, settings)
-    counted = encode(frame, settings)
+    counted = encode(frame, _one_row_each(settings))
     shown = show(counted, choice, settings, floor=settings.local_floor)
     asked = replace(settings, keep=(*settings.keep, _ROW))
     rows = recoded_frame(frame.lazy(), counted, shown, asked).collect()
@@ -49,6 +51,11 @@ def hidden(table: Table, choice: Choice, settings: AnonymitySettings) -> Table:
             _coarsen(table, x, quasi.column, rows[quasi.column].to_list())
     subjects = tuple(table.subjects[i] for i in kept)
     return replace(table, x=x, y=table.y[kept], subjects=subjects)
+
+
+def _one_row_each(settings: AnonymitySettings) -> AnonymitySettings:
+    """Tables of features have one row per subject by construction, so their rows are people."""
+    return replace(settings, subject=None, rows_are_people=True)
 
 
 def _frame(table: Table, settings: AnonymitySettings) -> pl.DataFrame:
