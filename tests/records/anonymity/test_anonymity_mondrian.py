@@ -18,6 +18,7 @@ from abaton.records.anonymity import (
     examine,
     release,
 )
+from abaton.records.anonymity.files import recoded_frame
 from abaton.records.anonymity.hierarchies import ladder
 from abaton.records.anonymity.mondrian import _Namer
 from abaton.records.anonymity.releases import satisfied
@@ -100,3 +101,16 @@ def test_numbers_out_of_order_are_listed():
     made = ladder(QuasiIdentifier("x", TableHierarchy((("1", "odd"), ("2", "even"), ("3", "odd")))), ["1"])
     assert made.labels[0] == ("2", "1", "3")
     assert _Namer(made).name(0, 1)[0] == "2|1"
+
+
+def test_a_heavier_column_is_cut_first():
+    frame = pl.DataFrame({"x": [0, 0, 1, 1], "y": [0, 1, 0, 1]})
+    for weights, expected in [((5, 1), ["0", "0", "1", "1"]), ((1, 5), ["0-1"] * 4)]:
+        quasi = tuple(
+            QuasiIdentifier(name, BinHierarchy((10.0,)), weight)
+            for name, weight in zip("xy", weights, strict=True)
+        )
+        asked = AnonymitySettings(quasi, k=2, method="mondrian", rows_are_people=True)
+        made = examine(frame, asked)
+        shown = recoded_frame(frame.lazy(), made.table, made.shown, asked).collect()
+        assert [name.replace("0-9", "0-1") for name in shown["x"].to_list()] == expected
