@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,14 +72,11 @@ def _cut(
 ) -> tuple[Mask, Mask]:
     """Of the combinations still in play: which go to the upper half of their box, and whose box was cut."""
     box, count = dense(key[active], int(key.max()) + 1)
-    chosen = np.zeros(len(key), bool)
-    chosen[active] = True
-    boxes = np.zeros(len(key), np.intp)
-    boxes[active] = box
+    members = _Members(table.people, active, box, len(key))
     widest = np.full(count, -1.0)
     upper = np.zeros(len(active), bool)
     for made, codes, weight in zip(table.ladders, table.codes, settings.weights, strict=True):
-        threshold, span = _medians(_Runs(table.people, chosen, boxes, codes, count), settings.k)
+        threshold, span = _medians(members.runs(codes, len(made.labels[0])), count, settings.k)
         width = span / max(len(made.labels[0]) - 1, 1) * weight
         wider = (width > widest) & (threshold >= 0)
         if not wider.any():
@@ -93,35 +91,55 @@ def _cut(
     return upper & cut, cut
 
 
-class _Runs:
+class _Runs(NamedTuple):
     """The different pairs of box and value in order, and for how many people each is the lowest or the highest.
 
-    A cut below a value leaves those on the lower side whose lowest value lies there, and those on the upper side
-    whose highest value does not: both can be summed up along the values.
+    A cut above a value leaves those on the lower side whose lowest value is not above it, and those on the upper side
+    whose highest value is: both can be summed up along the values.
     """
 
-    def __init__(
-        self, people: People, chosen: Mask, box: Places, codes: NDArray[np.int32], boxes: int
-    ) -> None:
-        self.boxes = boxes
-        width = int(codes.max()) + 1
-        parts = list(people.reaches(chosen, box, codes))
-        own, low, high, number = (np.concatenate(part) for part in zip(*parts, strict=True))
-        low, high = own * width + low, own * width + high
-        if boxes * width <= 8 * len(own) + 1024:
-            lowest, highest = (np.bincount(cell, number, boxes * width) for cell in (low, high))
-            cells = np.flatnonzero(lowest + highest)
-            self.lowest, self.highest = lowest[cells], highest[cells]
+    owner: Places
+    value: Places
+    lowest: Floats
+    highest: Floats
+
+
+class _Members:
+    """Who is in which box: people with one combination, and the others with all that they have there."""
+
+    def __init__(self, people: People, active: Places, box: Places, combinations: int) -> None:
+        self.active, self.boxes = active, int(box.max()) + 1
+        owner = np.full(combinations, -1)
+        owner[active] = box
+        self.listed, self.starts = people.together(owner)
+        self.box = np.append(box, owner[self.listed[self.starts]])
+        self.number = np.append(people.alone[active], np.ones(len(self.starts), np.int64))
+
+    def runs(self, codes: NDArray[np.int32], width: int) -> _Runs:
+        """Where the people of every box begin and end in a column."""
+        ends = [self.box * width + self._reach(codes, np.minimum)]
+        if len(self.starts):
+            ends.append(self.box * width + self._reach(codes, np.maximum))
+        if self.boxes * width <= 8 * len(self.box) + 1024:
+            tallies = [np.bincount(end, self.number, self.boxes * width) for end in ends]
+            cells = np.flatnonzero(sum(tallies))
+            tallies = [tally[cells] for tally in tallies]
         else:
-            cells, place = np.unique(np.append(low, high), return_inverse=True)
-            self.lowest = np.bincount(place[: len(low)], number, len(cells))
-            self.highest = np.bincount(place[len(low) :], number, len(cells))
-        self.owner, self.value = cells // width, cells % width
+            cells, place = np.unique(np.concatenate(ends), return_inverse=True)
+            tallies = [np.bincount(part, self.number, len(cells)) for part in np.split(place, len(ends))]
+        found = [tally.astype(np.float64, copy=False) for tally in tallies]
+        return _Runs(cells // width, cells % width, found[0], found[-1])
+
+    def _reach(self, codes: NDArray[np.int32], end: np.ufunc) -> NDArray[np.int32]:
+        alone = codes[self.active]
+        if not len(self.starts):
+            return alone
+        return np.append(alone, end.reduceat(codes[self.listed], self.starts))
 
 
-def _medians(runs: _Runs, k: int) -> tuple[Places, Places]:
+def _medians(runs: _Runs, boxes: int, k: int) -> tuple[Places, Places]:
     """Per box, the last value of its lower half (-1: none leaves k on both sides) and how far it reaches."""
-    first = np.searchsorted(runs.owner, np.arange(runs.boxes))
+    first = np.searchsorted(runs.owner, np.arange(boxes))
     last = np.append(first[1:], len(runs.owner)) - 1
     reached, ended = np.cumsum(runs.lowest), np.cumsum(runs.highest)
     before = reached[first] - runs.lowest[first]

@@ -6,7 +6,6 @@ stays) are listed with all of them, because in a class that holds two of their c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 Places = NDArray[np.intp]
 Floats = NDArray[np.float64]
-Numbers = NDArray[np.integer]
 Mask = NDArray[np.bool_]
 
 
@@ -70,28 +68,25 @@ class People:
             np.add.at(found, home[kept[block].any(axis=1)], 1)
         return found
 
-    def reaches(self, chosen: Mask, box: Places, codes: NDArray[np.int32]) -> Iterator[tuple[Numbers, ...]]:
-        """For everybody in a box: the box, their lowest and their highest value in it, and how many they are.
+    def together(self, owner: Places) -> tuple[Places, Places]:
+        """The combinations that one person has in one class, side by side, and where each such group begins.
 
-        Only the combinations that are chosen count; ``box`` and ``codes`` are given for all of them.
+        ``owner`` gives the class of every combination, -1 for those that do not matter. People with one
+        combination are not listed.
         """
-        here = np.flatnonzero(chosen)
-        yield box[here], codes[here], codes[here], self.alone[here]
-        for block in self.spread:
-            # One sort by box and value: of everybody's values in a box the first is the lowest, the last the highest.
-            width = int(codes.max()) + 1
-            nowhere = int(box.max()) + 1
-            place = np.sort(np.where(chosen, box, nowhere)[block] * width + codes[block], axis=1)
-            first = _firsts(place // width)
-            last = np.roll(first, -1, axis=1)
-            last[:, -1] = True
-            low, high = place[first], place[last]
-            inside = low // width < nowhere
-            low, high = low[inside], high[inside]
-            yield low // width, low % width, high % width, np.ones(len(low), np.intp)
+        combination = np.concatenate([block.ravel() for block in self.spread] or [np.zeros(0, np.intp)])
+        sizes = np.array([block.shape[1] for block in self.spread for _ in block], np.intp)
+        person = np.repeat(np.arange(len(sizes)), sizes)
+        here = owner[combination] >= 0
+        combination, person = combination[here], person[here]
+        whose = owner[combination] * max(len(sizes), 1) + person
+        order = np.argsort(whose, kind="stable")
+        ranked = whose[order]
+        starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else ranked
+        return combination[order], starts
 
 
-def _firsts(ranked: Numbers) -> Mask:
+def _firsts(ranked: Places) -> Mask:
     """Of rows in order, where something begins that the row did not have before."""
     first = np.ones(ranked.shape, bool)
     first[:, 1:] = ranked[:, 1:] != ranked[:, :-1]
