@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from abaton.records.elements import table
+from abaton.records.references import SUBJECTS
 from abaton.records.views.functions import LAMBDAS
 from abaton.records.views.syntax import (
     Call,
@@ -19,6 +21,7 @@ from abaton.records.views.syntax import (
     read,
 )
 
+_ABOUT = "whom it is about"
 _WHOLE = ("resource", "context", "rootResource")
 _SAME = frozenset({"where", "ofType", "first", "last", "single"})
 
@@ -36,6 +39,9 @@ def elements(definition: Mapping[str, Any]) -> frozenset[str]:
         found |= _reads(read(condition["path"]), root=True)
     for select in definition.get("select", ()):
         found |= _select(select, root=True)
+    if _ABOUT in found:
+        has = table().get(definition.get("resource", ""), {})
+        found = found - {_ABOUT} | {name for name in SUBJECTS if name in has}
     return frozenset(found)
 
 
@@ -84,6 +90,8 @@ def _reads(node: Node | None, *, root: bool) -> set[str]:
             found = _reads(target, root=root)
             if name == "extension" and _is_root(target, root=root):
                 found.add("extension")
+            if name == "getReferenceKey" and _is_root(target, root=root):
+                found.add(_ABOUT)
             if name in ("ofType", "getReferenceKey"):
                 return found  # their argument is the name of a type
             inner = _is_root(target, root=root) if name in LAMBDAS else root
