@@ -26,12 +26,15 @@ from abaton.records.anonymity.settings import (
 )
 
 if TYPE_CHECKING:
+    from abaton.records.anonymity.anonymising import Anonymised as Anonymised
+    from abaton.records.anonymity.anonymising import anonymise as anonymise
     from abaton.records.anonymity.encoding import encode as encode
     from abaton.records.anonymity.outcome import Outcome as Outcome
     from abaton.records.anonymity.outcome import examine as examine
     from abaton.records.anonymity.releases import release as release
 
 __all__ = [
+    "Anonymised",
     "AnonymitySettings",
     "BandHierarchy",
     "BinHierarchy",
@@ -45,6 +48,7 @@ __all__ = [
     "QuasiIdentifier",
     "Sensitive",
     "TableHierarchy",
+    "anonymise",
     "encode",
     "examine",
     "read_settings",
@@ -53,7 +57,14 @@ __all__ = [
     "table_from",
 ]
 
-_LATER = {"Outcome": "outcome", "encode": "encoding", "examine": "outcome", "release": "releases"}
+_LATER = {
+    "Anonymised": "anonymising",
+    "Outcome": "outcome",
+    "anonymise": "anonymising",
+    "encode": "encoding",
+    "examine": "outcome",
+    "release": "releases",
+}
 
 
 def __getattr__(name: str) -> Any:

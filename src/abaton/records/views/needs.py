@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
-from abaton.records.elements import table
+from abaton.errors import SettingsError
+from abaton.records.elements import resources, table
 from abaton.records.references import SUBJECTS
+from abaton.records.rules import children
 from abaton.records.views.functions import LAMBDAS
 from abaton.records.views.syntax import (
     Call,
@@ -43,6 +46,32 @@ def elements(definition: Mapping[str, Any]) -> frozenset[str]:
         has = table().get(definition.get("resource", ""), {})
         found = found - {_ABOUT} | {name for name in SUBJECTS if name in has}
     return frozenset(found)
+
+
+def check_elements(definition: Mapping[str, Any]) -> None:
+    """Refuse a view of a resource, or with a path to an element, that R4 does not have: it would always be empty.
+
+    Raises:
+        SettingsError: With the nearest name that there is.
+    """
+    resource = str(definition.get("resource"))
+    if resource not in resources():
+        raise SettingsError(
+            f"R4 has no resource type '{resource}'", where="resource", remedy=_nearest(resource, resources())
+        )
+    fields = table()[resource]
+    for name in sorted(elements(definition)):
+        if not children(fields, name) and name != "resourceType":
+            raise SettingsError(
+                f"{resource} has no element '{name}'",
+                where="select",
+                remedy=_nearest(name, {element.stem for element in fields.values()}),
+            )
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else "see the definitions of FHIR R4"
 
 
 def _select(select: Mapping[str, Any], *, root: bool) -> set[str]:
