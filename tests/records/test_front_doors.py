@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -206,3 +208,13 @@ def test_the_doors_open_without_what_they_need_until_they_are_called():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\nTrue True\n"
+
+
+@pytest.mark.parametrize("page", ["anonymity", "views"])
+def test_the_examples_of_the_pages_run_and_print_what_is_shown(page, capsys):
+    text = (Path(__file__).parents[2] / f"docs/{page}.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.S)
+    assert blocks
+    for code, printed in blocks:
+        exec(compile(code, page, "exec"), {})
+        assert capsys.readouterr().out == printed
