@@ -115,10 +115,12 @@ def test_settings_in_every_form(tmp_path):
         "".join(f"{age};30-34;30-39\n" for age in range(30, 40)).replace("35;30-34", "35;35-39")
     )
     listed = [{"column": "age", "hierarchy": {"bins": [5, 10]}, "weight": 2}]
-    for asked in (AGE, whole, listed):
-        more = {} if asked is whole else {"k": 4, "keep": ["ill"]}
-        assert anonymise(ROWS, asked, subject="patient", **more).table == EXPECTED
-    assert anonymise(ROWS, study, subject="patient").after.k == 4
+    for asked in (AGE, listed):
+        assert anonymise(ROWS, asked, subject="patient", k=4, keep=["ill"]).table == EXPECTED
+        assert anonymise(ROWS, asked, subject="patient", study=whole).table == EXPECTED
+    assert anonymise(ROWS, study=whole, subject="patient").table == EXPECTED
+    assert anonymise(ROWS, study=study, subject="patient").after.k == 4
+    assert anonymise(ROWS, study=str(study), k=2).after.people == 6
     made = anonymise(ROWS, ["sex"], subject="patient", k=4, sensitive={"ill": {"diversity": {"l": 2}}})
     assert made.after.sensitive[0].distinct >= 2
     assert anonymise(ROWS, ["sex"], subject="patient", k=4, sensitive=["ill"]).table[0] == {
@@ -147,7 +149,10 @@ def test_without_a_word_about_people_nothing_is_made():
             lambda: anonymise({"age": [1], "patient": ["Karolidis", "x"]}, AGE, subject="patient"),
             "rows alike",
         ),
-        (lambda: anonymise(ROWS, 5, subject="patient"), "name columns"),
+        (lambda: anonymise(ROWS, 5, subject="patient"), "'quasi_identifiers' must be a list"),
+        (lambda: anonymise(ROWS, subject="patient"), "'quasi_identifiers' must be given"),
+        (lambda: anonymise(ROWS, AGE, subject="patient", sensitive="ill"), "'sensitive' must be a list"),
+        (lambda: anonymise(ROWS, AGE, study="none.toml"), "cannot be read"),
         (lambda: view(PEOPLE | {"resource": "Pateint"}, []), "'Patient'"),
         (lambda: view(TYPO, []), "'gender'"),
         (lambda: view(PEOPLE, 7), "give resources"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from abaton.errors import SettingsError
 from abaton.records.anonymity.document import read_settings, settings_from, table_from
 from abaton.records.anonymity.files import recoded_frame
 from abaton.records.anonymity.measures import Measured
@@ -48,9 +47,10 @@ class Anonymised:
 
 def anonymise(
     table: Any,
-    asked: AnonymitySettings | Mapping[str, Any] | Sequence[Any] | str | PathLike[str],
+    quasi_identifiers: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
     subject: str | None = None,
+    study: AnonymitySettings | str | PathLike[str] | None = None,
     folder: str | PathLike[str] | None = None,
     **settings: Any,
 ) -> Anonymised:
@@ -58,9 +58,10 @@ def anonymise(
 
     Args:
         table: A polars, pandas or Arrow table, a list of dicts, a dict of lists, or a file.
-        asked: The quasi-identifiers, each with its hierarchy (or none), as the study document writes them; or whole
-            settings; or the path of a study document with ``[privacy.anonymity]``.
+        quasi_identifiers: The columns that recognise a person together, each with its hierarchy (or none), as the
+            study document writes them; or a list of columns.
         subject: The column that says whose record a row is. Without it, say ``rows_are_people=True``.
+        study: Settings to begin with: the path of a study document with ``[privacy.anonymity]``, or the settings.
         folder: Where files of hierarchies lie; beside the study document if not given.
         **settings: Further keys of ``[privacy.anonymity]``: ``k``, ``sensitive``, ``suppression_limit``, ``method``,
             ``keep``, ``missing``, ``population``, ``sampling_fraction``, ``rows_are_people``.
@@ -78,9 +79,10 @@ def anonymise(
     >>> made.table[0], made.before.k, made.after.k
     ({'age': '30-39', 'ill': 'x'}, 1, 4)
     """
-    wanted = _settings(asked, {**settings, **({} if subject is None else {"subject": subject})})
+    given = {"quasi_identifiers": quasi_identifiers, "subject": subject, **settings}
+    wanted = _settings(study, {key: value for key, value in given.items() if value is not None})
     if folder is None:
-        folder = Path(asked).parent if isinstance(asked, str | PathLike) else Path()
+        folder = Path(study).parent if isinstance(study, str | PathLike) else Path()
     frame, back = taken(table)
     outcome = examine(frame, wanted, folder=Path(folder))
     if outcome.refusal is not None:
@@ -89,28 +91,28 @@ def anonymise(
     return Anonymised(back(recoded_frame(frame, outcome.table, outcome.shown, wanted).collect()), outcome)
 
 
-def _settings(asked: Any, more: dict[str, Any]) -> AnonymitySettings:
-    if isinstance(asked, str | PathLike):
-        asked = read_settings(Path(asked))
-    if isinstance(more.get("sensitive"), Mapping):
-        more["sensitive"] = [{"column": name, **(models or {})} for name, models in more["sensitive"].items()]
-    elif "sensitive" in more:
-        more["sensitive"] = [_column(each) for each in more["sensitive"]]
-    if isinstance(asked, AnonymitySettings):
-        table = table_from(asked)
-        if "subject" in more or "rows_are_people" in more:
-            table = {key: table[key] for key in table if key not in ("subject", "rows_are_people")}
-        return settings_from({**table, **more}, where="anonymise")
-    if isinstance(asked, Mapping):
-        quasi = [{"column": name, "hierarchy": spec or {}} for name, spec in asked.items()]
-    elif isinstance(asked, Sequence):
-        quasi = [_column(each) for each in asked]
-    else:
-        raise SettingsError(
-            "it is not said what recognises a person", where="anonymise", remedy="name columns"
+def _settings(
+    study: AnonymitySettings | str | PathLike[str] | None, given: dict[str, Any]
+) -> AnonymitySettings:
+    """The study's settings, if there are any, with what was given in their place."""
+    table: dict[str, Any] = {}
+    if study is not None:
+        table = table_from(study if isinstance(study, AnonymitySettings) else read_settings(Path(study)))
+    if "subject" in given or "rows_are_people" in given:
+        table = {key: table[key] for key in table if key not in ("subject", "rows_are_people")}
+    if "quasi_identifiers" in given:
+        given["quasi_identifiers"] = _columns(
+            given["quasi_identifiers"], lambda spec: {"hierarchy": spec or {}}
         )
-    return settings_from({"quasi_identifiers": quasi, **more}, where="anonymise")
+    if "sensitive" in given:
+        given["sensitive"] = _columns(given["sensitive"], lambda models: models or {})
+    return settings_from({**table, **given}, where="anonymise")
 
 
-def _column(each: Any) -> Any:
-    return {"column": each} if isinstance(each, str) else each
+def _columns(given: Any, about: Callable[[Any], Any]) -> Any:
+    """Columns by name, or in a list, as the study document lists them."""
+    if isinstance(given, Mapping):
+        return [{"column": name, **about(each)} for name, each in given.items()]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return [{"column": each} if isinstance(each, str) else each for each in given]
+    return given

@@ -74,12 +74,14 @@ class People:
         ``owner`` gives the class of every combination, -1 for those that do not matter. People with one
         combination are not listed.
         """
-        combination = np.concatenate([block.ravel() for block in self.spread] or [np.zeros(0, np.intp)])
-        sizes = np.array([block.shape[1] for block in self.spread for _ in block], np.intp)
+        if not self.spread:
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        combination = np.concatenate([block.ravel() for block in self.spread])
+        sizes = np.repeat([block.shape[1] for block in self.spread], [len(block) for block in self.spread])
         person = np.repeat(np.arange(len(sizes)), sizes)
         here = owner[combination] >= 0
         combination, person = combination[here], person[here]
-        whose = owner[combination] * max(len(sizes), 1) + person
+        whose = owner[combination] * len(sizes) + person
         order = np.argsort(whose, kind="stable")
         ranked = whose[order]
         starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else ranked
