@@ -215,7 +215,7 @@ _RISKS = {
     "journalist_highest": "journalist, highest",
     "journalist_average": "journalist, average",
     "marketer": "marketer, average",
-    "unique": "share of people alone in a class",
+    "unique": "share of unique people (alone in their class)",
     "below_2": "share of people in classes below 2",
     "below_5": "share of people in classes below 5",
     "below_11": "share of people in classes below 11",

@@ -323,7 +323,18 @@ def test_risks_and_populations_are_those_of_people():
 def test_a_histogram_that_does_not_add_up_is_refused():
     settings = asked(k=1, sensitive=(Sensitive("ill"),))
     row = site_histogram(encode(frame(stays(20, 10)), settings)).row()
-    for spoilt in ({"people": row["people"][1:]}, {"people": [n + 1 for n in row["counts"]]}):
+    (told,) = row["sensitive"]
+    for spoilt in (
+        {"people": row["people"][1:]},
+        {"people": [n + 1 for n in row["counts"]]},
+        {"cells": [[999] * 3] * len(row["cells"])},
+        {"cells": [[0]] * len(row["cells"])},
+        {"sensitive": [{**told, "triples": [[999, 0, 1]]}]},
+        {"sensitive": [{**told, "triples": [[0, 999, 1]]}]},
+        {"sensitive": [{**told, "triples": [[0, 0, -1]]}]},
+        {"sensitive": [{**told, "unsure": []}]},
+        {"sensitive": [{**told, "whole": [-1] * len(told["whole"])}]},
+    ):
         with pytest.raises(SettingsError, match="does not add up"):
             merge([Histogram.from_row(json.loads(json.dumps(row | spoilt)))], settings)
     assert isinstance(choose([Histogram.from_row(row)], settings), Choice)

@@ -219,14 +219,26 @@ def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table
 
 
 def _adds_up(told: Histogram) -> bool:
-    """Whether every combination has its counts, and no more people than records."""
+    """Whether every combination has its counts, no more people than records, and every place is one."""
     cells = len(told.cells)
     if not len(told.counts) == len(told.people) == cells:
         return False
-    columns = all(
-        len(each.unsure) == cells and len(each.whole) == len(each.values) for each in told.sensitive
+    widths = [len(column) for column in told.chains]
+    return (
+        all(0 <= p <= n for p, n in zip(told.people, told.counts, strict=True))
+        and all(len(cell) == len(widths) for cell in told.cells)
+        and all(0 <= i < width for cell in told.cells for i, width in zip(cell, widths, strict=True))
+        and all(_column_adds_up(each, cells) for each in told.sensitive)
     )
-    return columns and all(0 <= p <= n for p, n in zip(told.people, told.counts, strict=True))
+
+
+def _column_adds_up(told: Told, cells: int) -> bool:
+    values = len(told.values)
+    return (
+        (len(told.unsure), len(told.whole)) == (cells, values)
+        and min((*told.unsure, *told.whole), default=0) >= 0
+        and all(0 <= cell < cells and 0 <= value < values and n > 0 for cell, value, n in told.triples)
+    )
 
 
 def choose(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Choice:
