@@ -15,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def _adult() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
 
 def _asked_of_adult(columns: int, **options: Any) -> AnonymitySettings:
     quasi = (QuasiIdentifier(c, FileHierarchy(f"adult_hierarchy_{c}.csv")) for c in COLUMNS[:columns])
-    return AnonymitySettings(tuple(quasi), **options)
+    return AnonymitySettings(tuple(quasi), **options, rows_are_people=True)
 
 
 def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
@@ -103,7 +104,7 @@ def _made_up() -> tuple[pl.DataFrame, Callable[..., AnonymitySettings], Path]:
             )
             for c in COLUMNS[:columns]
         ]
-        return AnonymitySettings(tuple(quasi), **options)
+        return AnonymitySettings(tuple(quasi), **options, rows_are_people=True)
 
     return pl.DataFrame(cells), asked, Path()
 
@@ -153,8 +154,8 @@ def _pycanon(frame: pl.DataFrame) -> list[Measure]:
     for columns in (5, 8):
         names = list(COLUMNS[:columns])
         sensitive = (Sensitive(SALARY),)
-        plain = AnonymitySettings(tuple(QuasiIdentifier(name) for name in names))
-        whole = AnonymitySettings(plain.quasi_identifiers, sensitive=sensitive)
+        plain = AnonymitySettings(tuple(QuasiIdentifier(name) for name in names), rows_are_people=True)
+        whole = AnonymitySettings(plain.quasi_identifiers, sensitive=sensitive, rows_are_people=True)
 
         def ours(asked: AnonymitySettings) -> object:
             table = encode(frame, asked)
@@ -263,15 +264,19 @@ def _million(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], fo
     random = np.random.default_rng(7)
     rows = frame[random.integers(0, len(frame), 1_000_000)]
     ages = np.clip(rows["age"].cast(pl.Int64).to_numpy() + random.integers(-3, 4, len(rows)), 17, 90)
-    rows = rows.with_columns(pl.Series("age", ages.astype(str)))
+    people = random.integers(
+        0, 1_250_000, len(rows)
+    )  # about 690,000 have a record, three in ten of them several
+    rows = rows.with_columns(pl.Series("age", ages.astype(str)), pl.Series("patient", people))
     made = []
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
         rows.write_csv(work / "million.csv")
         size = (work / "million.csv").stat().st_size / 2**20
         del rows
-        for method in ("recode", "mondrian"):
-            _study(work / "study.toml", settings(8), folder, method)
+        whose = {"": "rows_are_people = true", " of 690,000 people": 'subject = "patient"'}
+        for method, who in product(("recode", "mondrian"), whose):
+            _study(work / "study.toml", settings(8), folder, method, whose[who])
             done = subprocess.run(
                 [sys.executable, "-c", _CHILD, work / "million.csv", work / "study.toml", work / "out.csv"],
                 check=True,
@@ -279,7 +284,7 @@ def _million(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], fo
                 text=True,
             )
             told = json.loads(done.stdout)
-            name = f"1M records, 8 QI, {method}"
+            name = f"1M records{who}, 8 QI, {method}"
             made += [
                 Measure(f"{name}: read, measure, search", told["search"], "s"),
                 Measure(f"{name}: write {size:.0f} MB", told["write"], "s"),
@@ -289,16 +294,16 @@ def _million(frame: pl.DataFrame, settings: Callable[..., AnonymitySettings], fo
     return made
 
 
-def _study(path: Path, asked: AnonymitySettings, folder: Path, method: str) -> None:
+def _study(path: Path, asked: AnonymitySettings, folder: Path, method: str, whose: str) -> None:
     """The study document of a benchmark."""
-    lines = ["[privacy.anonymity]", "k = 5", f'method = "{method}"', f'keep = ["{SALARY}"]']
+    lines = ["[privacy.anonymity]", whose, "k = 5", f'method = "{method}"', f'keep = ["{SALARY}"]']
     for quasi in asked.quasi_identifiers:
         match quasi.hierarchy:
             case FileHierarchy(file=file):
                 hierarchy = json.dumps(str(folder / file))
             case TableHierarchy(rows=rows):
                 hierarchy = f"{{ rows = {json.dumps(rows)} }}"
-            case BinHierarchy(widths=widths):
+            case BinHierarchy(bins=widths):
                 hierarchy = f"{{ bins = {json.dumps(widths)} }}"
         lines += [
             "[[privacy.anonymity.quasi_identifiers]]",

@@ -10,6 +10,7 @@ from abaton.study import starter, study_from_toml, write_bundle, write_toml
 STUDY = """
 [privacy.anonymity]
 k = 2
+rows_are_people = true
 suppression_limit = {limit}
 [[privacy.anonymity.quasi_identifiers]]
 column = "age"
@@ -39,7 +40,7 @@ def run(monkeypatch, *arguments):
 
 def test_measuring_writes_nothing(study, monkeypatch, capsys):
     assert run(monkeypatch, "in.csv", "--study", "study.toml") == 0
-    assert "k (smallest class)" in capsys.readouterr().out
+    assert "people in the smallest class" in capsys.readouterr().out
     assert not (study / "in.anonymous.csv").exists()
 
 
@@ -105,10 +106,28 @@ def test_a_whole_study_document_tells_the_report_what_it_is_for(tmp_path, monkey
     text = write_toml(made) if form == "study.toml" else json.dumps(write_bundle(made))
     (tmp_path / form).write_text(text)
     (tmp_path / "in.csv").write_text("age,sex\n" + "31,f\n34,f\n" * 3)
-    assert run(monkeypatch, "in.csv", "--study", form, "--report", "privacy.json") == 0
+    assert run(monkeypatch, "in.csv", "--study", form, "--rows-are-people", "--report", "privacy.json") == 0
     report = json.loads((tmp_path / "privacy.json").read_text())
     assert report["study"]["title"] == made.study.title
     assert report["study"]["legal_basis"] == made.study.legal_basis
     assert report["study"]["document_sha256"] == made.hash
     assert report["custody"]["recipients"] == [made.centre.name]
     assert report["anonymity"]["node"] == [1, 0]
+
+
+def test_stays_of_one_person_are_one_person(study, monkeypatch, capsys):
+    (study / "study.toml").write_text(STUDY.format(limit=0.5, l=1).replace("rows_are_people = true\n", ""))
+    (study / "in.csv").write_text("patient,age,outcome\na,31,x\na,31,y\na,31,x\nb,55,x\nc,56,y\n")
+    assert run(monkeypatch, "in.csv", "--study", "study.toml") == 2
+    assert "--subject" in capsys.readouterr().err
+    assert run(monkeypatch, "in.csv", "--study", "study.toml", "--subject", "pateint") == 2
+    assert "did you mean 'patient'?" in capsys.readouterr().err
+    arguments = ("in.csv", "--study", "study.toml", "--enforce", "--json")
+    assert run(monkeypatch, *arguments, "--rows-are-people") == 0
+    by_rows = json.loads(capsys.readouterr().out)
+    assert (by_rows["node"], by_rows["after"]["k"], by_rows["after"]["people"]) == ([1], 2, 5)
+    assert run(monkeypatch, *arguments, "--subject", "patient") == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["node"], row["before"]["k"], row["after"]["k"], row["after"]["people"]) == ([2], 1, 3, 3)
+    assert (study / "in.anonymous.csv").read_text() == "age,outcome\n*,x\n*,y\n*,x\n*,x\n*,y\n"
+    assert run(monkeypatch, *arguments, "--subject", "patient", "--rows-are-people") == 2

@@ -164,6 +164,7 @@ def test_a_report_completes_an_earlier_one(place):
     assert deidentify(place, "--report", place / "first.json")[0] == 0
     (place / "table.csv").write_text("age,sex\n" + "40,male\n" * 6)
     words = ["records", "anonymity", place / "table.csv", "--study", place / "study.toml"]
+    words += ["--rows-are-people"]
     code, _, err = abaton(*words, "--report-inputs", place / "first.json", "--report", place / "second.json")
     assert code == 0, err
     made = json.loads((place / "second.json").read_text())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.records.conversion import convert, convertible
+from abaton.records.ucum import is_unit, read_unit
 
 SAME = ["mm[Hg]", "kPa", "Pa", "bar", "cm[H2O]"]
 
@@ -23,6 +26,31 @@ SAME = ["mm[Hg]", "kPa", "Pa", "bar", "cm[H2O]"]
         (37, "Cel", "[degF]", 98.6),
         (310.15, "K", "K", 310.15),
         (7, "%", "%", 7),
+        (37, "Cel", "K", 310.15),
+        (310.15, "K", "[degF]", 98.6),
+        (29.6, "[degRe]", "Cel", 37),
+        (500, "mCel", "K", 273.65),
+        (7.4, "[pH]", "nmol/L", 39.8107),
+        (40, "nmol/L", "[pH]", 7.39794),
+        (3, "dB", "B", 0.3),
+        (94, "dB[SPL]", "Pa", 1.00237),
+        (5000, "{cells}/uL", "10*3/uL", 5),
+        (5, "10^9/L", "10*9/L", 5),
+        (90, "mL/min/{1.73_m2}", "mL/min", 90),
+        (1, "kg.(m/s2)", "N", 1),
+        (6, "g/(d.m2)", "g/m2/d", 6),
+        (6, "/(L.h)", "/L/h", 6),
+        (1, "m/s.s", "m", 1),
+        (2, "m[IU]/mL", "k[iU]/m3", 2),
+        (1, "m+2", "cm2", 10000),
+        (4, "g%", "g/L", 40),
+        (1, "[gal_us]", "L", 3.785411784),
+        (1, "[stone_av]", "kg", 6.35029318),
+        (1, "kcal_IT", "J", 4186.8),
+        (1, "[wood'U]", "mm[Hg].min/L", 1),
+        (1, "[in_i'H2O]", "cm[H2O]", 2.54),
+        (1, "Mibit", "KiBy", 128),
+        (30, "deg", "rad", 0.5235988),
     ],
 )
 def test_conversions(value, unit, into, told):
@@ -38,7 +66,17 @@ def test_conversions(value, unit, into, told):
         ("{score}", "{INR}"),
         ("[IU]/L", "U/L"),
         ("", "kg"),
-        ("Cel", "K"),
+        ("Cel/min", "K/min"),
+        ("Cel2", "K2"),
+        ("B", "Np"),
+        ("B", "1"),
+        ("[hp'_X]", "1"),
+        ("/[HPF]", "/[LPF]"),
+        ("[arb'U]", "[IU]"),
+        ("mol", "10*23"),
+        ("mmHg", "kPa"),
+        ("MG/DL", "mg/dL"),
+        ("{beats}", "1"),
     ],
 )
 def test_what_does_not_measure_the_same_is_not_converted(unit, into):
@@ -56,3 +94,53 @@ def test_amount_and_mass_need_the_molar_mass():
 def test_there_and_back_is_the_same(value, unit, into):
     there = convert(value, unit, into)
     assert convert(there, into, unit) == pytest.approx(value, rel=1e-9)
+
+
+def test_what_has_no_logarithm_is_not_converted():
+    assert convert(0.0, "mol/L", "[pH]") is None
+    assert convert(-400.0, "[pH]", "mol/L") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/", "m/", "m//s", "(m", "m)", "()", "2m", "m 2", "kg.", ".kg", "{a", "a}", "m^2", "0", "m2.5x", "mmHg", "Kim",
+     "(" * 50 + "m" + ")" * 50, "m" * 300, ".".join(["m"] * 60), "m99999999", "µg"],
+)  # fmt: skip
+def test_what_is_not_understood_is_no_unit(text):
+    assert read_unit(text) is None
+    assert not is_unit(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["mg{Smith}", "kg.(m.(s.(g.(K.s))))", "1234/m", "{1.73_m2}{x}", "[lb_av]" * 8]
+)
+def test_a_unit_that_could_say_more_is_not_shown(text):
+    assert not is_unit(text)
+
+
+def test_every_unit_of_the_table_has_a_size():
+    codes = [
+        line.split(" ")[0] for line in files("abaton.records").joinpath("units.txt").read_text().splitlines()
+    ]
+    assert len(codes) == len(set(codes)) == 312
+    assert all(read_unit(code) is not None and convert(1, code, code) == 1 for code in codes)
+    assert all(is_unit(code) for code in codes if len(code) < 15)
+
+
+TERM = st.recursive(
+    st.sampled_from(["m", "kg", "mm[Hg]", "10*", "s-2", "L{dry}", "4", "{count}", "m[IU]", "d"]),
+    lambda inner: st.tuples(inner, st.sampled_from("./"), inner).map(lambda t: f"{t[0]}{t[1]}({t[2]})"),
+    max_leaves=6,
+)
+
+
+@given(TERM, TERM)
+def test_products_and_quotients_are_those_of_their_parts(left, right):
+    one, two = read_unit(left), read_unit(right)
+    both, over = read_unit(f"({left}).({right})"), read_unit(f"({left})/({right})")
+    assert both.size == one.size * two.size
+    assert over.size == one.size / two.size
+    back = dict(over.dimension)
+    for name, power in two.dimension:
+        back[name] = back.get(name, 0) + power
+    assert {name: power for name, power in back.items() if power} == dict(one.dimension)

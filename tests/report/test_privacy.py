@@ -39,6 +39,7 @@ def row(**options):
         sensitive=(Sensitive("outcome", Diversity(2), Closeness(0.9)),),
         suppression_limit=0.4,
         **options,
+        rows_are_people=True,
     )
     return examine(pl.DataFrame({"age": [31, 34, 52, 57, 90], "outcome": list("xyxyx")}), asked).row()
 

@@ -39,7 +39,7 @@ def test_the_starter_passes_without_a_remark():
     ("old", "new", "key", "what", "remedy"),
     [
         ("title = ", "titel = ", "study.titel", "'titel' is not a known key", "did you mean 'title'?"),
-        ("k = 5", "kk = 5", "privacy.anonymity", "'kk' is not a known key", "known are"),
+        ("k = 5", "kk = 5", "privacy.anonymity", "'kk' is not a known key", "did you mean 'k'?"),
         ('mechanism = "', 'mechanismm = "', "deidentification.mechanismm", "known key", "'mechanism'?"),
         ('"pseudonymise"', '"pseudonymize"', "deidentification.mechanism", "not one", "'pseudonymise'?"),
         ('purpose = "diagnostic"', "purpose = 3", "study.purpose", "not one of", "screening"),

@@ -52,9 +52,9 @@ Path("records").mkdir(exist_ok=True)
 Path("records/all.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
 Path("patient.json").write_text(json.dumps(lines[0]))
 
-rows = ["age,sex,systolic"]
-rows += [
-    f"{draw.randrange(30, 80)},{draw.choice(('female', 'male'))},{draw.randrange(110, 180)}"
-    for _ in range(200)
-]
+# 200 stays of 150 people
+people = [(f"p{i}", draw.randrange(30, 80), draw.choice(("female", "male"))) for i in range(150)]
+stays = [*people, *(draw.choice(people) for _ in range(50))]
+rows = ["patient,age,sex,systolic"]
+rows += [f"{who},{age},{sex},{draw.randrange(110, 180)}" for who, age, sex in stays]
 Path("table.csv").write_text("\n".join(rows) + "\n")

@@ -25,6 +25,12 @@ def anonymity(
     study: Path = typer.Option(
         ..., "--study", help="The study document (study.toml or an InteropEHRate Bundle)."
     ),
+    subject: str | None = typer.Option(
+        None, "--subject", help="The column that says whose row it is; k, l, t and risks count people."
+    ),
+    rows_are_people: bool = typer.Option(
+        False, "--rows-are-people", help="Said instead of --subject: no two rows are of one person."
+    ),
     enforce: bool = typer.Option(False, "--enforce", help="Write the anonymous table."),
     out: Path | None = typer.Option(None, "--out", help="Where to (default: NAME.anonymous.SUFFIX here)."),
     report: Path | None = typer.Option(None, "--report", help="Write the privacy report (.html or .json)."),
@@ -38,12 +44,15 @@ def anonymity(
     """Measure how anonymous a table is and, with --enforce, make it as anonymous as the study asks.
 
     The search finds the coarsening that loses least; rows that stay rare are left out, up to the study's
-    limit. Without --enforce nothing is written: the table's measures and the best coarsening are shown.
+    limit. Without --enforce nothing is written: the table's measures and the best coarsening are shown. A class
+    is as large as it has people: name their column with --subject, or say --rows-are-people.
     """
     from abaton.records.anonymity import examine
     from abaton.records.anonymity.files import scan, separator_of, write
 
     settings, known = _study(study)
+    if subject is not None or rows_are_people:
+        settings = replace(settings, subject=subject, rows_are_people=rows_are_people)
     inputs = completed(read_inputs(report, supplied), known)
     target = _target(source, out) if enforce else None
     frame = scan(source, separator=separator)
@@ -110,7 +119,8 @@ def _is_fragment(path: Path) -> bool:
 def _print(outcome: Outcome) -> None:
     before, after = outcome.before.row(), outcome.after.row() if outcome.after else {}
     names = {"holds": "satisfies the study", "records": "records", "suppressed": "left out"}
-    names |= {"classes": "classes", "k": "k (smallest class)"}
+    names |= {"people": "people", "people_left_out": "people left out"}
+    names |= {"classes": "classes", "k": "k (people in the smallest class)"}
     rows: list[tuple[str, Any, Any]] = [(text, before[key], after.get(key)) for key, text in names.items()]
     for i, old in enumerate(before["sensitive"]):
         new = after["sensitive"][i] if after else {}

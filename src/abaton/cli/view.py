@@ -24,27 +24,16 @@ def view(
 
     The table is written whole or not at all; memory does not grow with the records.
     """
-    from abaton.errors import SettingsError
-    from abaton.records.parsing import parse
-    from abaton.records.sources import documents, find
-    from abaton.records.views import View, write
+    from abaton.records.views import load_view, resources_of, write
 
-    try:
-        raw = definition.read_bytes()
-    except OSError as error:
-        raise SettingsError(
-            "the view cannot be read", where=str(definition), remedy=error.strerror or "check the path"
-        ) from None
-    made = View.load(parse(raw, where=str(definition)))
+    made = load_view(definition)
     tally = {"read": 0, "matched": 0}
 
     def resources() -> Iterator[Mapping[str, Any]]:
-        for source in find(inputs):
-            for content, where in documents(source):
-                for resource in _opened(parse(content, where=where)):
-                    tally["read"] += 1
-                    tally["matched"] += resource.get("resourceType") == made.resource
-                    yield resource
+        for resource in resources_of(inputs):
+            tally["read"] += 1
+            tally["matched"] += resource.get("resourceType") == made.resource
+            yield resource
 
     rows = write(made, resources(), out)
     found = {**tally, "rows": rows, "columns": len(made.columns), "out": str(out)}
@@ -73,14 +62,3 @@ def conformance(
     note(f"{sum(results)} of {len(results)} tests passed")
     if not all(results):
         raise typer.Exit(1)
-
-
-def _opened(document: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A resource, or the resources of a Bundle."""
-    if document.get("resourceType") != "Bundle":
-        yield document
-        return
-    for entry in document.get("entry") or ():
-        resource = entry.get("resource") if isinstance(entry, dict) else None
-        if isinstance(resource, dict):
-            yield resource

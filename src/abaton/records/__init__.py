@@ -1,9 +1,13 @@
 """FHIR records in and out, de-identified before anything else sees them.
 
-The core needs the standard library only, so that the same code runs on a phone.
+The core needs the standard library only, so that the same code runs on a phone. :func:`view` and :func:`anonymise`
+work on tables: what they need is loaded when they are first asked for.
 """
 
-from abaton.records.apart import apart
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from abaton.records.apart import apart, opened
 from abaton.records.deidentify import Deidentifier
 from abaton.records.explain import explain
 from abaton.records.need import (
@@ -25,6 +29,10 @@ from abaton.records.pseudonyms import MappingRow, MappingSink, MemoryMapping, Ps
 from abaton.records.stages import Consented, Deidentified, Record
 from abaton.records.tally import Tally
 from abaton.records.validity import Problem, problems
+
+if TYPE_CHECKING:
+    from abaton.records.anonymity.anonymising import anonymise as anonymise
+    from abaton.records.views.viewing import view as view
 
 __all__ = [
     "Code",
@@ -49,9 +57,20 @@ __all__ = [
     "Rule",
     "Tally",
     "Want",
+    "anonymise",
     "apart",
     "dump",
     "explain",
+    "opened",
     "parse",
     "problems",
+    "view",
 ]
+
+_LATER = {"anonymise": "abaton.records.anonymity.anonymising", "view": "abaton.records.views.viewing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

@@ -1,48 +1,34 @@
 """Converting measured numbers between units of UCUM.
 
-A unit is a number times a product of dimensions. Two units can be converted if their dimensions are the same;
-an amount of substance and a mass only if the molar mass is stated, because UCUM does not know which substance.
-Units whose size nobody can state (``[IU]``, ``{score}``) convert only into themselves.
+Two units can be converted if their dimensions are the same; an amount of substance and a mass only if the molar mass
+is stated, because UCUM does not know which substance. Units whose size nobody can state (``[IU]``, ``{score}``) convert
+only into themselves and their multiples. Temperatures, pH and levels are converted by their formulas; a scale without
+one only into its own multiples (``dB`` into ``B``).
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from functools import lru_cache
-from math import isfinite
+from math import isfinite, log10
 
-from abaton.records.ucum import is_unit
+from abaton.records.ucum import Dimension, Unit, read_unit, scale_unit, tidy
 
-Dimension = tuple[tuple[str, int], ...]
+Step = Callable[[float], float]
 
-_PREFIXES = {
-    "Y": 24, "Z": 21, "E": 18, "P": 15, "T": 12, "G": 9, "M": 6, "k": 3, "h": 2, "da": 1, "d": -1, "c": -2,
-    "m": -3, "u": -6, "n": -9, "p": -12, "f": -15, "a": -18, "z": -21, "y": -24,
-}  # fmt: skip
-_ENERGY = {"g": 1, "m": 2, "s": -2}
-_PRESSURE = {"g": 1, "m": -1, "s": -2}
-_METRIC: dict[str, tuple[float, dict[str, int]]] = {
-    "m": (1, {"m": 1}), "s": (1, {"s": 1}), "g": (1, {"g": 1}), "K": (1, {"K": 1}), "mol": (1, {"mol": 1}),
-    "L": (1e-3, {"m": 3}), "l": (1e-3, {"m": 3}), "Hz": (1, {"s": -1}), "Pa": (1e3, _PRESSURE),
-    "bar": (1e8, _PRESSURE), "m[Hg]": (133.322e6, _PRESSURE), "m[H2O]": (9.80665e6, _PRESSURE),
-    "J": (1e3, _ENERGY), "cal": (4184, _ENERGY), "W": (1e3, {"g": 1, "m": 2, "s": -3}),
-    "V": (1, {"V": 1}), "U": (1e-6 / 60, {"mol": 1, "s": -1}), "kat": (1, {"mol": 1, "s": -1}),
-    "eq": (1, {"mol": 1}), "osm": (1, {"mol": 1}), "t": (1e6, {"g": 1}),
-}  # fmt: skip
-_OTHER: dict[str, tuple[float, dict[str, int]]] = {
-    "%": (1e-2, {}), "%o": (1e-3, {}), "[ppm]": (1e-6, {}), "[ppb]": (1e-9, {}),
-    "min": (60, {"s": 1}), "h": (3600, {"s": 1}), "d": (86400, {"s": 1}), "wk": (604800, {"s": 1}),
-    "mo": (2629800, {"s": 1}), "mo_j": (2629800, {"s": 1}), "a": (31557600, {"s": 1}), "a_j": (31557600, {"s": 1}),
-    "[in_i]": (0.0254, {"m": 1}), "[ft_i]": (0.3048, {"m": 1}), "[lb_av]": (453.59237, {"g": 1}),
-    "[oz_av]": (28.349523125, {"g": 1}), "Cal": (4184e3, _ENERGY),
-}  # fmt: skip
-_OFFSETS = {"Cel": (1.0, 273.15), "[degF]": (5 / 9, 459.67 * 5 / 9)}
-_TERM = re.compile(r"(10[*^])(-?\d{1,2})?|(\d{1,6})|((?:\[[^\[\]{}]{1,12}\]|[A-Za-z%'_])+)([+-]?\d{1,2})?")
-_NOTE = re.compile(r"\{[^{}]*\}")
+_FORMULAS: dict[str, tuple[Step, Step]] = {
+    "Cel": (lambda x: x + 273.15, lambda y: y - 273.15),
+    "degF": (lambda x: x + 459.67, lambda y: y - 459.67),
+    "degRe": (lambda x: x + 218.52, lambda y: y - 218.52),
+    "pH": (lambda x: 10**-x, lambda y: -log10(y)),
+    "lg": (lambda x: 10**x, log10),
+    "2lg": (lambda x: 10 ** (x / 2), lambda y: 2 * log10(y)),
+}
+"""From a scale to multiples of its reference, and back."""
 
 
 def convert(value: float, unit: str, into: str, *, molar_mass: float | None = None) -> float | None:
-    """A number in another unit, or nothing if the units do not measure the same.
+    """A number in another unit, or nothing if the units do not measure the same or are not understood.
 
     Args:
         value: The number.
@@ -56,20 +42,14 @@ def convert(value: float, unit: str, into: str, *, molar_mass: float | None = No
     (37.0, None, 7)
     """
     if unit == into:
-        return value if is_unit(unit) else None
-    if unit in _OFFSETS and into in _OFFSETS:
-        (a, b), (c, d) = _OFFSETS[unit], _OFFSETS[into]
-        return (value * a + b - d) / c
-    here, there = _measured(unit), _measured(into)
-    if here is None or there is None:
+        return value if read_unit(unit) is not None else None
+    step = _step(unit, into, molar_mass)
+    if step is None:
         return None
-    factor = here[0] / there[0]
-    if here[1] != there[1]:
-        mole = _mole(here[1], there[1])
-        if not mole or molar_mass is None:
-            return None
-        factor *= molar_mass**mole
-    made = value * factor
+    try:
+        made = step(value)
+    except (OverflowError, ValueError):  # the logarithm of nothing, or a number too large to be told
+        return None
     return made if isfinite(made) else None
 
 
@@ -82,61 +62,57 @@ def convertible(unit: str, into: str, *, molar_mass: float | None = None) -> boo
     return convert(1.0, unit, into, molar_mass=molar_mass) is not None
 
 
+@lru_cache(maxsize=1024)
+def _step(unit: str, into: str, molar_mass: float | None) -> Step | None:
+    """How a number gets from one unit to another."""
+    here, there = read_unit(unit), read_unit(into)
+    if here is None or there is None or here.bare or there.bare:
+        return None
+    if here.scale == there.scale != "mixed":
+        factor = _factor(here, there, molar_mass)
+        return None if factor is None else lambda x: x * factor
+    outward, inward = _outward(here), _inward(there)
+    if outward is None or inward is None or here.dimension != there.dimension:
+        return None
+    return lambda x: inward(outward(x))
+
+
+def _factor(here: Unit, there: Unit, molar_mass: float | None) -> float | None:
+    factor = float(here.size / there.size)
+    if here.dimension != there.dimension:
+        mole = _mole(here.dimension, there.dimension)
+        if not mole or molar_mass is None:
+            return None
+        factor *= molar_mass**mole
+    return factor
+
+
+def _outward(here: Unit) -> Step | None:
+    """From a unit to its base units."""
+    size = float(here.size)
+    if not here.scale:
+        return lambda x: x * size
+    if here.formula not in _FORMULAS:
+        return None
+    formula, reference = _FORMULAS[here.formula][0], float(scale_unit(here.scale))
+    return lambda x: formula(x * size) * reference
+
+
+def _inward(there: Unit) -> Step | None:
+    """From the base units to a unit."""
+    size = float(there.size)
+    if not there.scale:
+        return lambda y: y / size
+    if there.formula not in _FORMULAS:
+        return None
+    formula, reference = _FORMULAS[there.formula][1], float(scale_unit(there.scale))
+    return lambda y: formula(y / reference) / size
+
+
 def _mole(here: Dimension, there: Dimension) -> int:
     """How many moles turn into grams on the way; 0 if that alone does not make the dimensions equal."""
     left, right = dict(here), dict(there)
     moles = left.get("mol", 0) - right.get("mol", 0)
     left["g"] = left.get("g", 0) + moles
     left["mol"] = left.get("mol", 0) - moles
-    return moles if _tidy(left) == _tidy(right) else 0
-
-
-@lru_cache(maxsize=1024)
-def _measured(unit: str) -> tuple[float, Dimension] | None:
-    """How large a unit is, and of which dimension; nothing if nobody can say."""
-    if not is_unit(unit) or _NOTE.fullmatch(unit):
-        return None
-    factor, powers, sign = 1.0, dict[str, int](), 1
-    for part in re.split(r"([./])", unit):
-        if part in (".", "/"):
-            sign = 1 if part == "." else -1
-            continue
-        found = _term(part)
-        if found is None:
-            return None
-        size, inner, power = found
-        factor *= size ** (sign * power)
-        for name, number in inner.items():
-            powers[name] = powers.get(name, 0) + sign * power * number
-    return factor, _tidy(powers)
-
-
-def _tidy(powers: dict[str, int]) -> Dimension:
-    return tuple(sorted((name, number) for name, number in powers.items() if number))
-
-
-def _term(text: str) -> tuple[float, dict[str, int], int] | None:
-    bare = _NOTE.sub("", text)
-    if not bare:
-        # What is counted stands in braces: beats, cells. It has no dimension.
-        return 1.0, {}, 1
-    match = _TERM.fullmatch(bare)
-    if match is None:
-        return None
-    if match[1]:
-        return 10.0 ** int(match[2] or 1), {}, 1
-    if match[3]:
-        return float(match[3]), {}, 1
-    found = _atom(match[4])
-    return None if found is None else (*found, int(match[5] or 1))
-
-
-def _atom(name: str) -> tuple[float, dict[str, int]] | None:
-    known = _METRIC.get(name) or _OTHER.get(name)
-    if known is not None:
-        return known
-    for prefix, power in _PREFIXES.items():
-        metric = _METRIC.get(name[len(prefix) :]) if name.startswith(prefix) else None
-        if metric is not None:
-            return metric[0] * 10.0**power, metric[1]
-    return None
+    return moles if tidy(left) == tidy(right) else 0

@@ -90,6 +90,12 @@ def _anonymity(row: Mapping[str, Any] | None) -> str:
         rows += [(f"{old['column']}: {text}", old[key], new.get(key)) for key, text in _SENSITIVE.items()]
     asked = row["asked"]
     words = f"Asked: k = {asked['k']}, at most {asked['suppression_limit']:.2%} of the records left out."
+    subject = asked["subject"]
+    words += (
+        f" People are told apart by the column '{subject}'; classes, diversity, closeness and risks count people."
+        if subject is not None
+        else " It was said that no two rows are of one person; nothing checks that."
+    )
     if not after:
         words += " No release satisfies this: nothing may be shown."
     return f"<p>{text(words)}</p>" + table("Before and after", ("what", "before", "after"), rows)
@@ -104,18 +110,18 @@ def _histogram(row: Mapping[str, Any] | None) -> str:
         if measured is None:
             continue
         bars = measured["histogram"]
-        total = max(measured["records"], 1)
+        total = max(sum(people for _, _, people in bars), 1)
         ends = [f"–{nxt[0] - 1}" if nxt[0] - 1 > bar[0] else "" for bar, nxt in pairwise(bars)]
         lines = "".join(
-            f'<tr><th scope="row">{low}{end}</th><td class="n">{classes:,}</td><td class="n">{records:,}</td>'
-            f'<td><div class="meter" role="img" aria-label="{records / total:.1%} of the records">'
-            f'<span style="width:{100 * records / total:.2f}%"></span></div> {records / total:.1%}</td></tr>'
-            for (low, classes, records), end in zip(bars, [*ends, " and more"], strict=True)
+            f'<tr><th scope="row">{low}{end}</th><td class="n">{classes:,}</td><td class="n">{people:,}</td>'
+            f'<td><div class="meter" role="img" aria-label="{people / total:.1%} of the people">'
+            f'<span style="width:{100 * people / total:.2f}%"></span></div> {people / total:.1%}</td></tr>'
+            for (low, classes, people), end in zip(bars, [*ends, " and more"], strict=True)
         )
         made += (
             f'<div class="scroll"><table><caption>Class sizes {name}</caption><thead><tr>'
             '<th scope="col">people in a class</th><th scope="col" class="n">classes</th>'
-            '<th scope="col" class="n">records</th><th scope="col">share of the records</th></tr></thead>'
+            '<th scope="col" class="n">people</th><th scope="col">share of the people</th></tr></thead>'
             f"<tbody>{lines}</tbody></table></div>"
         )
     return made
@@ -190,6 +196,8 @@ _REACHED = {
     "holds": "satisfies the study",
     "records": "records shown",
     "suppressed": "records left out",
+    "people": "people shown",
+    "people_left_out": "people left out",
     "classes": "classes",
     "k": "k: smallest class",
 }
@@ -203,14 +211,14 @@ _SENSITIVE = {
 }
 _RISKS = {
     "prosecutor_highest": "prosecutor, highest (1 / smallest class)",
-    "prosecutor_average": "prosecutor, average (classes / records)",
+    "prosecutor_average": "prosecutor, average (classes / people)",
     "journalist_highest": "journalist, highest",
     "journalist_average": "journalist, average",
     "marketer": "marketer, average",
-    "unique": "share of unique records",
-    "below_2": "share of records in classes below 2",
-    "below_5": "share of records in classes below 5",
-    "below_11": "share of records in classes below 11",
+    "unique": "share of unique people (alone in their class)",
+    "below_2": "share of people in classes below 2",
+    "below_5": "share of people in classes below 5",
+    "below_11": "share of people in classes below 11",
 }
 _UTILITY = {
     "loss": "loss (0 nothing, 1 everything)",

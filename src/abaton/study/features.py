@@ -19,7 +19,7 @@ from abaton.records.features.plan import (
     Source,
     Where,
 )
-from abaton.records.ucum import is_unit
+from abaton.records.ucum import read_unit
 from abaton.study.tables import Name
 from abaton.study.values import Day, Match, Part, Span, Term, Text, days, fault
 
@@ -154,7 +154,7 @@ class Measured(Rows):
                 "'unit' and 'unit_column' belong together",
                 "name the unit that is wanted and the column that tells which one it is",
             )
-        if self.unit is not None and not is_unit(self.unit):
+        if self.unit is not None and read_unit(self.unit) is None:
             raise fault("this is not a unit of UCUM", "write for example mm[Hg], mg/dL, a or {score}")
         if self.molar_mass is not None and not convertible("mol", "g", molar_mass=self.molar_mass):
             raise fault("this molar mass cannot be used", "give grams per mole")

@@ -15,16 +15,7 @@ from pydantic import ValidatorFunctionWrapHandler as Handler
 from pydantic_core import PydanticCustomError
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity import (
-    AnonymitySettings,
-    BandHierarchy,
-    BinHierarchy,
-    DateHierarchy,
-    FileHierarchy,
-    PrefixHierarchy,
-    TableHierarchy,
-    settings_from,
-)
+from abaton.records.anonymity import AnonymitySettings, settings_from, table_from
 from abaton.records.need import Deidentification
 from abaton.records.plan import Plan
 from abaton.study.lines import Path
@@ -50,30 +41,6 @@ def _anonymity(value: Any) -> AnonymitySettings:
         return settings_from(value)
     except SettingsError as error:
         raise _placed(error) from None
-
-
-def _anonymity_table(settings: AnonymitySettings) -> dict[str, Any]:
-    table = asdict(settings)
-    for row, quasi in zip(table["quasi_identifiers"], settings.quasi_identifiers, strict=True):
-        row["hierarchy"] = _hierarchy_table(quasi.hierarchy)
-    return table
-
-
-def _hierarchy_table(spec: object) -> dict[str, Any]:
-    match spec:
-        case FileHierarchy():
-            return {"file": spec.file, "separator": spec.separator}
-        case TableHierarchy():
-            return {"rows": spec.rows}
-        case BinHierarchy():
-            return {"bins": spec.widths, "origin": spec.origin}
-        case BandHierarchy():
-            return {"bands": spec.levels}
-        case PrefixHierarchy():
-            return {"prefix": spec.keep}
-        case DateHierarchy():
-            return {"dates": spec.levels}
-    return {}
 
 
 def _with_pairs(value: Any) -> Any:
@@ -120,7 +87,7 @@ Protection = Annotated[
     WrapValidator(_deidentification),
     PlainSerializer(_deidentification_table),
 ]
-Anonymity = Annotated[AnonymitySettings, PlainValidator(_anonymity), PlainSerializer(_anonymity_table)]
+Anonymity = Annotated[AnonymitySettings, PlainValidator(_anonymity), PlainSerializer(table_from)]
 
 
 class Privacy(Part):

@@ -26,7 +26,9 @@ ROWS = {
 
 
 def asked(**options):
-    return AnonymitySettings(QUASI, k=3, sensitive=(Sensitive("outcome"),), suppression_limit=0.4, **options)
+    return AnonymitySettings(
+        QUASI, k=3, sensitive=(Sensitive("outcome"),), suppression_limit=0.4, **options, rows_are_people=True
+    )
 
 
 def released(tmp_path, source, settings, target):
@@ -72,9 +74,13 @@ def test_every_way_of_writing_a_value_is_shown_as_one(tmp_path):
 def test_ints_in_the_table_match_texts_in_the_hierarchy():
     quasi = (QuasiIdentifier("age", TableHierarchy((("30", "30s"), ("31", "30s")))),)
     frame = pl.DataFrame({"age": [30, 31]})
-    assert examine(frame, AnonymitySettings(quasi, k=2)).shown.node == (1,)
-    assert examine(frame.cast(pl.Float64), AnonymitySettings(quasi, k=2)).shown.node == (1,)
-    assert examine(frame.cast(pl.String), AnonymitySettings(quasi, k=2)).shown.node == (1,)
+    assert examine(frame, AnonymitySettings(quasi, k=2, rows_are_people=True)).shown.node == (1,)
+    assert examine(
+        frame.cast(pl.Float64), AnonymitySettings(quasi, k=2, rows_are_people=True)
+    ).shown.node == (1,)
+    assert examine(frame.cast(pl.String), AnonymitySettings(quasi, k=2, rows_are_people=True)).shown.node == (
+        1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from abaton.records.anonymity import (
     examine,
     release,
 )
+from abaton.records.anonymity.files import recoded_frame
 from abaton.records.anonymity.hierarchies import ladder
 from abaton.records.anonymity.mondrian import _Namer
 from abaton.records.anonymity.releases import satisfied
@@ -38,7 +39,7 @@ ROWS = st.lists(
 )
 def test_every_box_is_safe_and_nobody_is_left_out(rows, k, diversity, closeness):
     asked = AnonymitySettings(
-        QUASI, k=k, sensitive=(Sensitive("s", diversity, closeness),), method="mondrian"
+        QUASI, k=k, sensitive=(Sensitive("s", diversity, closeness),), method="mondrian", rows_are_people=True
     )
     table = encode(pl.DataFrame(rows, schema=["age", "job", "s"], orient="row"), asked)
     try:
@@ -56,7 +57,8 @@ def test_every_box_is_safe_and_nobody_is_left_out(rows, k, diversity, closeness)
 def test_boxes_are_named_by_the_hierarchy_or_by_their_ends():
     frame = pl.DataFrame({"age": [20, 21, 33, 34, 33, 34], "job": ["a", "b", "c", "c", "c", "c"]})
     shown = release(
-        encode(frame, AnonymitySettings(QUASI, k=2)), AnonymitySettings(QUASI, k=2, method="mondrian")
+        encode(frame, AnonymitySettings(QUASI, k=2, rows_are_people=True)),
+        AnonymitySettings(QUASI, k=2, method="mondrian", rows_are_people=True),
     )
     assert set(shown.names[1]) <= {"ab", "c"}
     assert "20-29" in shown.names[0]
@@ -64,14 +66,14 @@ def test_boxes_are_named_by_the_hierarchy_or_by_their_ends():
 
 def test_mondrian_keeps_more_than_one_level_for_all():
     frame = pl.DataFrame({"age": list(range(40)) * 3, "job": list("abc") * 40})
-    best = examine(frame, AnonymitySettings(QUASI, k=3))
-    finer = examine(frame, AnonymitySettings(QUASI, k=3, method="mondrian"))
+    best = examine(frame, AnonymitySettings(QUASI, k=3, rows_are_people=True))
+    finer = examine(frame, AnonymitySettings(QUASI, k=3, method="mondrian", rows_are_people=True))
     assert finer.after.k >= 3
     assert finer.after.utility.loss <= best.after.utility.loss
 
 
 def test_too_few_people_are_refused():
-    asked = AnonymitySettings(QUASI, k=5, method="mondrian")
+    asked = AnonymitySettings(QUASI, k=5, method="mondrian", rows_are_people=True)
     table = encode(pl.DataFrame({"age": [1, 2], "job": ["a", "b"]}), asked)
     with pytest.raises(Refused, match="whole table"):
         release(table, asked)
@@ -99,3 +101,16 @@ def test_numbers_out_of_order_are_listed():
     made = ladder(QuasiIdentifier("x", TableHierarchy((("1", "odd"), ("2", "even"), ("3", "odd")))), ["1"])
     assert made.labels[0] == ("2", "1", "3")
     assert _Namer(made).name(0, 1)[0] == "2|1"
+
+
+def test_a_heavier_column_is_cut_first():
+    frame = pl.DataFrame({"x": [0, 0, 1, 1], "y": [0, 1, 0, 1]})
+    for weights, expected in [((5, 1), ["0", "0", "1", "1"]), ((1, 5), ["0-1"] * 4)]:
+        quasi = tuple(
+            QuasiIdentifier(name, BinHierarchy((10.0,)), weight)
+            for name, weight in zip("xy", weights, strict=True)
+        )
+        asked = AnonymitySettings(quasi, k=2, method="mondrian", rows_are_people=True)
+        made = examine(frame, asked)
+        shown = recoded_frame(frame.lazy(), made.table, made.shown, asked).collect()
+        assert [name.replace("0-9", "0-1") for name in shown["x"].to_list()] == expected

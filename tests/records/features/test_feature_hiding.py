@@ -73,6 +73,17 @@ def test_what_a_site_has_too_few_of_is_not_told():
     assert histogram(table([(41, "m")] * 3), floor).counts == (3,)
 
 
+def test_rows_of_one_subject_are_one_person():
+    made = table([(41, "m")] * 3 + [(42, "m")] * 2)
+    made = replace(made, subjects=("a", "a", "a", "b", "c"))
+    told = histogram(made, ASKED)
+    assert (told.counts, told.people) == ((3, 2), (1, 2))
+    assert choose([told], ASKED).node[0] > 0
+    assert histogram(made, replace(ASKED, local_floor=2)).counts == (2,)
+    assert histogram(made, replace(ASKED, subject="patient")).row() == told.row()
+    assert histogram(made, replace(ASKED, rows_are_people=True)).row() == told.row()
+
+
 def test_the_label_may_be_asked_about_and_other_names_are_refused():
     made = table([(41, "m")] * 4)
     assert histogram(made, AnonymitySettings((QuasiIdentifier("ill"),), k=2)).counts == (2, 2)

@@ -67,11 +67,18 @@ def test_the_order_of_records_does_not_matter(seed):
 
 
 def test_units_are_converted_and_what_cannot_be_is_missing_and_counted():
-    records = [*PEOPLE, value("a", 16, "kPa"), value("b", 120, None), value("c", 5, "kg")]
+    records = [
+        *PEOPLE,
+        value("a", 16, "kPa"),
+        value("b", 120, None),
+        value("c", 5, "kg"),
+        value("c", 5, "mmHg"),
+    ]
     made = featurise(plan(floor=1), records)
     assert column(made)[0] == pytest.approx(120.0, abs=0.1)
     assert np.isnan(column(made)[1:]).all()
     found = reasons(made, "pressure")
+    assert found[Reason.UNKNOWN_UNIT].count == "1"
     assert found[Reason.NO_UNIT].count == "1"
     assert found[Reason.OTHER_UNIT].count == "1"
     assert made.report.usable

@@ -9,7 +9,7 @@ import polars
 import pytest
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.records.views import View, frame, write
+from abaton.records.views import View, elements, frame, write
 
 COLUMN = {"name": "id", "path": "id", "type": "id"}
 NAMES = {
@@ -196,3 +196,40 @@ def test_nothing_half_written_stays(tmp_path: Path):
     for place in (tmp_path / "t.xls", tmp_path / "none" / "t.csv"):
         with pytest.raises(SettingsError):
             write(TYPED, [NAMES], place)
+
+
+def subject_view(resource, path):
+    column = {"name": "subject", "path": path}
+    return {"resource": resource, "select": [{"column": [column]}]}
+
+
+@pytest.mark.parametrize(
+    ("resource", "element"),
+    [
+        ("Observation", "subject"),
+        ("Device", "patient"),
+        ("AllergyIntolerance", "patient"),
+        ("Immunization", "patient"),
+        ("Coverage", "beneficiary"),
+        ("ResearchSubject", "individual"),
+        ("Task", "for"),
+        ("EnrollmentRequest", "candidate"),
+    ],
+)
+def test_every_type_says_whom_it_is_about(resource, element):
+    record = {"resourceType": resource, "id": "x", element: {"reference": "http://a.example/Patient/p1"}}
+    for path in ("getReferenceKey(Patient)", f"{element}.getReferenceKey(Patient)", "getReferenceKey()"):
+        definition = subject_view(resource, path)
+        assert list(View.load(definition).table([record])) == [{"subject": "Patient/p1"}]
+        assert elements(definition) == {element}
+    other = {"resourceType": resource, "id": "x", element: {"reference": "Group/g1"}}
+    made = View.load(subject_view(resource, "getReferenceKey(Patient)"))
+    assert list(made.table([other, {**other, element: 3}])) == [{"subject": None}] * 2
+
+
+@pytest.mark.parametrize(
+    ("resource", "element"), [("Device", "subject"), ("Condition", "patient"), ("Coverage", "patient")]
+)
+def test_the_element_of_another_type_is_refused_instead_of_always_empty(resource, element):
+    with pytest.raises(SettingsError, match=f"{resource} has no element '{element}'.*getReferenceKey"):
+        View.load(subject_view(resource, f"{element}.getReferenceKey(Patient)"))

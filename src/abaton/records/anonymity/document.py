@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import tomllib
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity.settings import (
-    AnonymitySettings,
-    BandHierarchy,
-    BinHierarchy,
-    Closeness,
-    DateHierarchy,
-    DateLevel,
-    Distance,
-    Diversity,
-    DiversityKind,
-    FileHierarchy,
-    FlatHierarchy,
-    HierarchySpec,
-    Method,
-    PrefixHierarchy,
-    QuasiIdentifier,
-    Sensitive,
-    TableHierarchy,
-)
+from abaton.records.anonymity import settings
+from abaton.records.anonymity.settings import AnonymitySettings
 
 WHERE = "privacy.anonymity"
-Row = TypeVar("Row")
+_MODEL = TypeAdapter(AnonymitySettings)
+_KINDS = {
+    "bool_type": "true or false",
+    "dataclass_type": "a table",
+    "float_type": "a number",
+    "hierarchy": "exactly one of file, rows, bins, bands, prefix, dates",
+    "int_type": "a whole number",
+    "missing": "given",
+    "string_too_short": "a text",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}
+_KEYS = sorted(
+    {
+        field.name
+        for model in vars(settings).values()
+        if dataclasses.is_dataclass(model)
+        for field in dataclasses.fields(model)
+    }
+)
 
 
-def settings_from(table: Mapping[str, object], *, where: str = WHERE) -> AnonymitySettings:
+def settings_from(table: object, *, where: str = WHERE) -> AnonymitySettings:
     """The settings a study document asks for, from its table as plain values.
 
     Args:
@@ -48,28 +53,30 @@ def settings_from(table: Mapping[str, object], *, where: str = WHERE) -> Anonymi
     >>> age = {"column": "age", "hierarchy": {"bins": [5, 10]}}
     >>> made = settings_from({"k": 3, "quasi_identifiers": [age]})
     >>> made.k, made.quasi_identifiers[0].hierarchy
-    (3, BinHierarchy(widths=(5.0, 10.0), origin=0.0))
+    (3, BinHierarchy(bins=(5.0, 10.0), origin=0.0))
     """
-    read = _Reader(table, where)
-    quasi_identifiers = read.rows("quasi_identifiers", _quasi_identifier, required=True)
-    sensitive = read.rows("sensitive", _sensitive)
-    k, local_floor = read.whole("k"), read.whole("local_floor")
-    limit, fraction = read.number("suppression_limit"), read.number("sampling_fraction")
-    method = read.choice("method", ("recode", "mondrian", "measure"), "recode")
-    keep, missing, population = read.texts("keep"), read.texts("missing"), read.whole("population")
-    read.done()
-    return AnonymitySettings(
-        quasi_identifiers=quasi_identifiers,
-        k=5 if k is None else k,
-        sensitive=sensitive,
-        suppression_limit=0.05 if limit is None else limit,
-        local_floor=1 if local_floor is None else local_floor,
-        method=cast("Method", method),
-        keep=keep,
-        missing=missing,
-        population=population,
-        sampling_fraction=fraction,
-    )
+    try:
+        return _MODEL.validate_python(table)
+    except ValidationError as error:
+        raise _told(error, where) from None
+
+
+def table_from(made: AnonymitySettings) -> dict[str, Any]:
+    """The table of settings as plain values, as a study document holds it.
+
+    Keys that came later are left out where they say nothing, because consents are pinned to the document's hash.
+
+    >>> made = settings_from({"quasi_identifiers": [{"column": "age", "weight": 2}, {"column": "sex"}]})
+    >>> [row.get("weight") for row in table_from(made)["quasi_identifiers"]]
+    [2.0, None]
+    """
+    table = dataclasses.asdict(made)
+    for row in table["quasi_identifiers"]:
+        if row["weight"] == 1:
+            del row["weight"]
+    if not made.rows_are_people:
+        del table["rows_are_people"]
+    return table
 
 
 def read_settings(study: Path) -> AnonymitySettings:
@@ -94,192 +101,23 @@ def read_settings(study: Path) -> AnonymitySettings:
     return settings_from(table, where=f"{study}: {WHERE}")
 
 
-class _Reader:
-    """Takes the keys of one table one by one, and complains about those nobody took."""
-
-    def __init__(self, table: object, where: str) -> None:
-        if not isinstance(table, Mapping):
-            raise SettingsError("this must be a table", where=where)
-        self._table, self._where, self._taken = table, where, set[str]()
-
-    def take(self, key: str) -> Any:
-        self._taken.add(key)
-        return self._table.get(key)
-
-    def wrong(self, key: str, what: str) -> SettingsError:
-        return SettingsError(f"'{key}' must be {what}", where=self._where, remedy="see docs/anonymity.md")
-
-    def whole(self, key: str) -> int | None:
-        value = self.take(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(key, "a whole number")
-        return value
-
-    def number(self, key: str) -> float | None:
-        value = self.take(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(key, "a number")
-        return float(value)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.take(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str) or (not value and default is None):
-            raise self.wrong(key, "a text")
-        return value
-
-    def choice(self, key: str, choices: tuple[str, ...], default: str | None = None) -> str:
-        value = self.text(key, default)
-        if value not in choices:
-            raise self.wrong(key, f"one of {', '.join(choices)}")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self.take(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, "a list of texts")
-        return tuple(value)
-
-    def numbers(self, key: str) -> tuple[float, ...]:
-        return _numbers(self.take(key), self.wrong(key, "a list of numbers"))
-
-    def rows(
-        self, key: str, make: Callable[[object, str], Row], *, required: bool = False
-    ) -> tuple[Row, ...]:
-        value = self.take(key)
-        if value is None and not required:
-            return ()
-        if not isinstance(value, list):
-            raise self.wrong(key, "a list of tables")
-        return tuple(make(row, f"{self._where}.{key}[{i}]") for i, row in enumerate(value))
-
-    def done(self) -> None:
-        unknown = sorted(set(self._table) - self._taken)
-        if unknown:
-            known = ", ".join(sorted(self._taken))
-            raise SettingsError(
-                f"'{unknown[0]}' is not a known key", where=self._where, remedy=f"known are {known}"
-            )
-
-
-def _numbers(value: object, wrong: SettingsError) -> tuple[float, ...]:
-    fits = isinstance(value, list) and all(
-        isinstance(v, int | float) and not isinstance(v, bool) for v in value
+def _told(error: ValidationError, where: str) -> SettingsError:
+    """The first thing that is wrong, in this room's words; never the value that was found."""
+    detail = error.errors(include_url=False, include_input=False)[0]
+    path, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    if not path:
+        return SettingsError("this must be a table", where=where, remedy="see docs/anonymity.md")
+    end = max(i for i, part in enumerate(path) if isinstance(part, str))
+    place = where + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[:end])
+    name = path[end]
+    if kind == "unexpected_keyword_argument":
+        return SettingsError(f"'{name}' is not a known key", where=place, remedy=_nearest(str(name)))
+    what: Any = (
+        f"one of {context['expected']}" if kind == "literal_error" else _KINDS.get(kind, "something else")
     )
-    if not isinstance(value, list) or not fits:
-        raise wrong
-    return tuple(float(item) for item in value)
+    return SettingsError(f"'{name}' must be {what}", where=place, remedy="see docs/anonymity.md")
 
 
-def _quasi_identifier(row: object, where: str) -> QuasiIdentifier:
-    read = _Reader(row, where)
-    column, hierarchy = read.text("column"), read.take("hierarchy")
-    read.done()
-    return QuasiIdentifier(column, _hierarchy(hierarchy, f"{where}.hierarchy"))
-
-
-def _sensitive(row: object, where: str) -> Sensitive:
-    read = _Reader(row, where)
-    column = read.text("column")
-    diversity, closeness = read.take("diversity"), read.take("closeness")
-    read.done()
-    return Sensitive(
-        column,
-        None if diversity is None else _diversity(diversity, f"{where}.diversity"),
-        None if closeness is None else _closeness(closeness, f"{where}.closeness"),
-    )
-
-
-def _diversity(row: object, where: str) -> Diversity:
-    read = _Reader(row, where)
-    kind = read.choice("kind", ("distinct", "entropy", "recursive"), "distinct")
-    count, c = read.whole("l"), read.number("c")
-    read.done()
-    if count is None:
-        raise read.wrong("l", "given")
-    return Diversity(count, cast("DiversityKind", kind), 3.0 if c is None else c)
-
-
-def _closeness(row: object, where: str) -> Closeness:
-    read = _Reader(row, where)
-    distance = read.choice("distance", ("equal", "ordered"), "equal")
-    t, order = read.number("t"), read.texts("order")
-    read.done()
-    if t is None:
-        raise read.wrong("t", "given")
-    return Closeness(t, cast("Distance", distance), order)
-
-
-def _hierarchy(row: object, where: str) -> HierarchySpec:
-    if row is None:
-        return FlatHierarchy()
-    if isinstance(row, str):
-        return FileHierarchy(row)
-    read = _Reader(row, where)
-    kinds = ("file", "rows", "bins", "bands", "prefix", "dates")
-    given = [kind for kind in kinds if isinstance(row, Mapping) and kind in row]
-    if len(given) != 1:
-        raise SettingsError(
-            f"a hierarchy is one of {', '.join(kinds)}", where=where, remedy="name exactly one of them"
-        )
-    spec = _HIERARCHIES[given[0]](read)
-    read.done()
-    return spec
-
-
-def _file(read: _Reader) -> HierarchySpec:
-    return FileHierarchy(read.text("file"), read.text("separator", ""))
-
-
-def _rows(read: _Reader) -> HierarchySpec:
-    rows = read.take("rows")
-    if not isinstance(rows, list) or not all(
-        isinstance(row, list) and row and all(isinstance(cell, str) for cell in row) for row in rows
-    ):
-        raise read.wrong("rows", "a list of rows of texts")
-    return TableHierarchy(tuple(tuple(row) for row in rows))
-
-
-def _bins(read: _Reader) -> HierarchySpec:
-    return BinHierarchy(read.numbers("bins"), read.number("origin") or 0.0)
-
-
-def _bands(read: _Reader) -> HierarchySpec:
-    levels = read.take("bands")
-    wrong = read.wrong("bands", "a list of lists of numbers")
-    if not isinstance(levels, list):
-        raise wrong
-    # One list of edges is one level of bands.
-    nested = levels if levels and isinstance(levels[0], list) else [levels]
-    return BandHierarchy(tuple(_numbers(edges, wrong) for edges in nested))
-
-
-def _prefix(read: _Reader) -> HierarchySpec:
-    keep = read.numbers("prefix")
-    if any(length != int(length) for length in keep):
-        raise read.wrong("prefix", "a list of whole numbers")
-    return PrefixHierarchy(tuple(int(length) for length in keep))
-
-
-def _dates(read: _Reader) -> HierarchySpec:
-    levels, known = read.texts("dates"), ("month", "quarter", "year", "decade", "century")
-    if not set(levels) <= set(known):
-        raise read.wrong("dates", f"a list of some of {', '.join(known)}")
-    return DateHierarchy(cast("tuple[DateLevel, ...]", levels))
-
-
-_HIERARCHIES: dict[str, Callable[[_Reader], HierarchySpec]] = {
-    "file": _file,
-    "rows": _rows,
-    "bins": _bins,
-    "bands": _bands,
-    "prefix": _prefix,
-    "dates": _dates,
-}
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else "see docs/anonymity.md for the keys"

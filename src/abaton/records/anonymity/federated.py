@@ -2,22 +2,30 @@
 
 Steps: every site counts its records on common levels (:func:`site_histogram`), a coordinator finds the best
 node over the sum (:func:`choose`), every site shows its records on that node (:func:`show`). A class counts a
-site's records only where the site itself has at least the study's local floor of them, so nobody is shown as
+site's people only where the site itself has at least the study's local floor of them, so nobody is shown as
 their hospital's only one. All functions are pure; :meth:`Histogram.row` and :meth:`Choice.row` are what travels.
+
+Counts cannot tell whether two combinations are of the same person. So a site counts everybody in one combination only,
+and what sums up to k in a class is never more than the people who are in it. The sensitive values are those of people
+with one combination and one value; of the others only the number is told, and the worst assumed. People of different
+sites are taken for different people.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abaton.errors import Refused, SettingsError
 from abaton.records.anonymity.encoding import ordered_values
 from abaton.records.anonymity.hierarchies import Label, Ladder, by_name, ladder_of
 from abaton.records.anonymity.lattice import Node, optimum
+from abaton.records.anonymity.models import class_counts, only
+from abaton.records.anonymity.people import People
 from abaton.records.anonymity.releases import Release, recoded_as
 from abaton.records.anonymity.settings import AnonymitySettings, Sensitive
 from abaton.records.anonymity.tables import SensitiveCounts, Table, sizes
@@ -25,16 +33,40 @@ from abaton.records.anonymity.tables import SensitiveCounts, Table, sizes
 Names = tuple[Label, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one site shares of a sensitive column.
+
+    Attributes:
+        values: The values that occur.
+        triples: Combination, value, and how many people have nothing else.
+        unsure: Per combination, how many people have something else, too.
+        whole: How many people of the site stand for each value.
+    """
+
+    values: Names
+    triples: tuple[tuple[int, int, int], ...]
+    unsure: tuple[int, ...]
+    whole: tuple[int, ...]
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Told:
+        """Read what ``asdict`` wrote."""
+        triples = tuple((cell, value, count) for cell, value, count in row["triples"])
+        return cls(tuple(row["values"]), triples, tuple(row["unsure"]), tuple(row["whole"]))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """What one site shares: how many of its records have each combination of names.
+    """What one site shares: how many of its records and people have each combination of names.
 
     Attributes:
         base: The finest level shared of every quasi-identifier.
         chains: Per quasi-identifier: the names from the base level up, and how many values they stand for.
         cells: Per combination: a place in each quasi-identifier's chains.
         counts: Records per combination.
-        sensitive: Per sensitive column: the values, and (combination, value, count) triples.
+        people: People per combination, everybody in one only.
+        sensitive: Per sensitive column, what is told of it.
         hidden: Records in combinations rarer than the floor: only their number is told.
     """
 
@@ -42,12 +74,15 @@ class Histogram:
     chains: tuple[tuple[tuple[Names, int], ...], ...]
     cells: tuple[tuple[int, ...], ...]
     counts: tuple[int, ...]
-    sensitive: tuple[tuple[Names, tuple[tuple[int, int, int], ...]], ...]
+    people: tuple[int, ...]
+    sensitive: tuple[Told, ...]
     hidden: int
 
     def row(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "sensitive": tuple(asdict(told) for told in self.sensitive)
+        }
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Histogram:
@@ -57,7 +92,8 @@ class Histogram:
             tuple(tuple((tuple(names), leaves) for names, leaves in column) for column in row["chains"]),
             tuple(tuple(cell) for cell in row["cells"]),
             tuple(row["counts"]),
-            tuple((tuple(values), tuple(tuple(t) for t in triples)) for values, triples in row["sensitive"]),
+            tuple(row["people"]),
+            tuple(Told.from_row(told) for told in row["sensitive"]),
             row["hidden"],
         )
 
@@ -97,17 +133,18 @@ class Choice:
 
 
 def site_histogram(table: Table, base: Sequence[int] | None = None, *, floor: int = 1) -> Histogram:
-    """Count a site's records on the levels it is willing to share.
+    """Count a site's records and people on the levels it is willing to share.
 
     Args:
         table: The site's own table.
         base: The finest level to share per quasi-identifier; level 0 everywhere if not given.
-        floor: Combinations with fewer records are not told, only how many records they hold together.
+        floor: Combinations of fewer people are not told, only how many records they hold together.
     """
     node = tuple(base) if base is not None else (0,) * len(table.ladders)
-    key, counts = table.classes(node)
-    told = np.flatnonzero(counts >= floor)
-    place = np.full(len(counts), -1)
+    key, classes = table.classes(node)
+    shared = table.people.per_class(key, classes) >= floor
+    told = np.flatnonzero(shared)
+    place = np.full(classes, -1)
     place[told] = np.arange(len(told))
     first = np.unique(key, return_index=True)[1][told]
     chains, columns = [], []
@@ -119,10 +156,19 @@ def site_histogram(table: Table, base: Sequence[int] | None = None, *, floor: in
         ]
         chains.append(tuple(zip(names, made.leaves[level].tolist(), strict=True)))
         columns.append(step[codes[first]].tolist())
-    sensitive = tuple((column.values, _triples(column, place[key])) for column in table.sensitive)
-    hidden = table.records - int(counts[told].sum())
-    shared = tuple(int(count) for count in counts[told])
-    return Histogram(node, tuple(chains), tuple(zip(*columns, strict=True)), shared, sensitive, hidden)
+    counts = sizes(key, table.counts)[told]
+    people = sizes(key, table.people.at_home(shared[key]))[told]
+    sensitive = tuple(_told(column, place[key], len(told)) for column in table.sensitive)
+    hidden = table.records - int(counts.sum())
+    return Histogram(
+        node,
+        tuple(chains),
+        tuple(zip(*columns, strict=True)),
+        _plain(counts),
+        _plain(people),
+        sensitive,
+        hidden,
+    )
 
 
 def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table:
@@ -137,6 +183,10 @@ def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table
     if len({(h.base, len(h.chains), len(h.sensitive)) for h in histograms}) > 1:
         raise SettingsError(
             "the sites counted on different levels", remedy="give all sites the same study and base"
+        )
+    if not all(_adds_up(h) for h in histograms):
+        raise SettingsError(
+            "a site's histogram does not add up", remedy="let all sites run the same version of the software"
         )
     if not any(h.counts for h in histograms):
         raise Refused(
@@ -154,14 +204,41 @@ def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table
         codes.append(
             np.array([place[h.chains[i][cell[i]][0][0]] for h in histograms for cell in h.cells], np.int32)
         )
-    counts = np.array([count for h in histograms for count in h.counts], np.int64)
+    counts, people = (
+        np.array([number for row in rows for number in row], np.int64)
+        for rows in ([h.counts for h in histograms], [h.people for h in histograms])
+    )
     sites = np.repeat(np.arange(len(histograms)), [len(h.counts) for h in histograms])
     starts = np.cumsum([0, *(len(h.counts) for h in histograms)])
     sensitive = tuple(
         _sensitive(asked, [h.sensitive[i] for h in histograms], starts)
         for i, asked in enumerate(settings.sensitive)
     )
-    return Table(ladders, tuple(codes), counts, sensitive, sites, sum(h.hidden for h in histograms))
+    hidden = sum(h.hidden for h in histograms)
+    return Table(ladders, tuple(codes), counts, People(people), sensitive, sites, hidden)
+
+
+def _adds_up(told: Histogram) -> bool:
+    """Whether every combination has its counts, no more people than records, and every place is one."""
+    cells = len(told.cells)
+    if not len(told.counts) == len(told.people) == cells:
+        return False
+    widths = [len(column) for column in told.chains]
+    return (
+        all(0 <= p <= n for p, n in zip(told.people, told.counts, strict=True))
+        and all(len(cell) == len(widths) for cell in told.cells)
+        and all(0 <= i < width for cell in told.cells for i, width in zip(cell, widths, strict=True))
+        and all(_column_adds_up(each, cells) for each in told.sensitive)
+    )
+
+
+def _column_adds_up(told: Told, cells: int) -> bool:
+    values = len(told.values)
+    return (
+        (len(told.unsure), len(told.whole)) == (cells, values)
+        and min((*told.unsure, *told.whole), default=0) >= 0
+        and all(0 <= cell < cells and 0 <= value < values and n > 0 for cell, value, n in told.triples)
+    )
 
 
 def choose(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Choice:
@@ -191,25 +268,50 @@ def show(table: Table, choice: Choice, settings: AnonymitySettings, *, floor: in
         settings: The study's, for the local floor.
         floor: The one given to :func:`site_histogram`; what was not told then is not shown now.
     """
-    base_key, base_counts = table.classes(choice.base)
-    told = base_counts[base_key] >= floor
+    base_key, bases = table.classes(choice.base)
+    told = table.people.per_class(base_key, bases)[base_key] >= floor
     shown = recoded_as(table, choice.node, told)
     columns = [np.array(names, object)[place] for names, place in zip(shown.names, shown.places, strict=True)]
     allowed = np.array(
         [names in choice.classes for names in zip(*(c.tolist() for c in columns), strict=True)]
     )
-    own = sizes(shown.key, np.where(told, table.counts, 0))[shown.key] >= settings.local_floor
-    return recoded_as(table, choice.node, told & allowed & own)
+    # Counted as the coordinator counts: otherwise a class could show people it was not checked with.
+    if settings.local_floor > 1:
+        allowed &= sizes(shown.key, table.people.at_home(told))[shown.key] >= settings.local_floor
+    return recoded_as(table, choice.node, told & allowed)
 
 
-def _triples(column: SensitiveCounts, place: Any) -> tuple[tuple[int, int, int], ...]:
-    cell = place[column.tuples]
+def _told(column: SensitiveCounts, place: Any, cells: int) -> Told:
+    """What is told of a sensitive column: who has one combination and value, and how many have more."""
     width = len(column.values)
-    pairs, pair = np.unique(cell * width + column.codes, return_inverse=True)
-    counts = np.bincount(pair, weights=column.counts)
-    told = pairs >= 0
-    found = zip(pairs[told] // width, pairs[told] % width, counts[told], strict=True)
-    return tuple((int(cell), int(value), int(count)) for cell, value, count in found)
+    pair = place[column.tuples] * width + column.codes
+    weight = column.counts
+    unsure = np.zeros(cells, np.int64)
+    if (several := column.several) is not None:
+        # Who has several combinations below the base or several rows with one value has one of each there.
+        cell = place[several.tuples]
+        owned = np.unique((several.people * (cells + 1) + cell + 1) * width + several.codes)
+        who, cell = owned // width // (cells + 1), owned // width % (cells + 1) - 1
+        who, own, cell = who[cell >= 0], (cell * width + owned % width)[cell >= 0], cell[cell >= 0]
+        once = np.bincount(who)[who] == 1
+        pair, weight = np.append(pair, own[once]), np.append(weight, np.ones(once.sum(), np.int64))
+        many = np.unique(who[~once] * cells + cell[~once]) % cells if cells else who[:0]
+        unsure = np.bincount(many, minlength=cells)
+    pairs, found = np.unique(pair, return_inverse=True)
+    counts = np.bincount(found, weights=weight)
+    kept = pairs >= 0
+    triples = zip(pairs[kept] // width, pairs[kept] % width, counts[kept], strict=True)
+    listed = tuple((int(cell), int(value), int(count)) for cell, value, count in triples)
+    wanted = only(column, place >= 0)
+    whole = np.zeros(width, np.int64)
+    if len(wanted.tuples) or (wanted.several is not None and len(wanted.several.tuples)):
+        stand = class_counts(wanted, np.zeros(len(place), np.intp), 1, np.ones(width))
+        whole = np.bincount(stand.values, stand.counts, width).astype(np.int64)
+    return Told(column.values, listed, _plain(unsure), _plain(whole))
+
+
+def _plain(numbers: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(int(number) for number in numbers)
 
 
 def _common(column: str, shared: Sequence[tuple[tuple[Names, int], ...]]) -> Ladder:
@@ -228,15 +330,26 @@ def _common(column: str, shared: Sequence[tuple[tuple[Names, int], ...]]) -> Lad
     return ladder_of(column, ordered, [weights[names[0]] for names in ordered])
 
 
-def _sensitive(
-    asked: Sensitive, shared: Sequence[tuple[Names, tuple[tuple[int, int, int], ...]]], starts: Any
-) -> SensitiveCounts:
-    values = ordered_values(list({value for names, _ in shared for value in names}), asked)
+def _sensitive(asked: Sensitive, shared: Sequence[Told], starts: Any) -> SensitiveCounts:
+    values = ordered_values(list({value for told in shared for value in told.values}), asked)
     place = {value: i for i, value in enumerate(values)}
     triples = [
-        (cell + int(start), place[names[value]], count)
-        for (names, found), start in zip(shared, starts[:-1], strict=True)
-        for cell, value, count in found
+        (cell + int(start), place[told.values[value]], count)
+        for told, start in zip(shared, starts[:-1], strict=True)
+        for cell, value, count in told.triples
     ]
-    tuples, codes, counts = (np.array(part, np.int64) for part in zip(*triples, strict=True))
-    return SensitiveCounts(asked, values, tuples.astype(np.intp), codes.astype(np.intp), counts)
+    tuples, codes, counts = np.array(triples, np.int64).reshape(-1, 3).T
+    unsure = np.array([number for told in shared for number in told.unsure], np.int64)
+    whole = np.zeros(len(values), np.int64)
+    for told in shared:
+        for value, number in zip(told.values, told.whole, strict=True):
+            whole[place[value]] += number
+    return SensitiveCounts(
+        asked,
+        values,
+        tuples.astype(np.intp),
+        codes.astype(np.intp),
+        counts,
+        unsure=unsure if unsure.any() else None,
+        whole=whole,
+    )

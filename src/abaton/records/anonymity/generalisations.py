@@ -33,14 +33,14 @@ def rows_of(spec: HierarchySpec, present: list[str], folder: Path, where: str) -
             return _even(_read(folder / file, separator, where), where)
         case TableHierarchy(rows=rows):
             return _even(list(rows), where)
-        case BinHierarchy(widths=widths, origin=origin):
+        case BinHierarchy(bins=widths, origin=origin):
             ranges = [partial(_range, width=width, origin=origin) for width in widths]
             return _numeric(present, ranges, where)
-        case BandHierarchy(levels=levels):
+        case BandHierarchy(bands=levels):
             return _numeric(present, [partial(_band, edges=edges) for edges in levels], where)
-        case PrefixHierarchy(keep=keep):
+        case PrefixHierarchy(prefix=keep):
             return [(v, *(v[:n] + STAR * max(len(v) - n, 0) for n in keep), STAR) for v in present]
-        case DateHierarchy(levels=levels):
+        case DateHierarchy(dates=levels):
             dates = [(value, _DATE.fullmatch(value)) for value in present]
             _all_fit(sum(found is None for _, found in dates), len(present), "a date (YYYY-MM-DD)", where)
             return [(v, *(_period(d[1], d[2], lv) for lv in levels), STAR) for v, d in dates if d]

@@ -2,13 +2,13 @@
 
 A *node* is one level per quasi-identifier. Its loss is ARX's ``Loss``: per column the share of the domain
 that a record's name covers (a left-out record covers everything), scaled to 0..1, combined as the geometric
-mean of 1 + loss, minus 1. Invariants:
+mean of 1 + loss, minus 1; a column with twice the weight enters it twice. Invariants:
 
 (1) Leaving records out only adds loss, so the loss of a node with nobody left out is a lower bound. It is
     separable, hence known for all nodes before any record is counted.
 (2) Nodes are visited in the order of that bound; when it exceeds the best loss found, the search is over.
     Of equally good nodes the one with the lower levels wins, the first column first.
-(3) Who is alone in a coarse class is alone in every finer one: if a node leaves out too many for k, so do all
+(3) A class has no more people than any coarser one that holds it: if a node leaves out too many for k, so do all
     finer nodes, and they are struck off. This holds for k only: diversity and closeness strike off no node.
 """
 
@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.anonymity.models import Floats, Mask, safe
+from abaton.records.anonymity.models import safe
+from abaton.records.anonymity.people import Floats, Mask
 from abaton.records.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, compact, sizes
+from abaton.records.anonymity.tables import Table, compact
 
 Node = tuple[int, ...]
 
@@ -59,8 +60,8 @@ class Recoding:
 class Losses:
     """The loss of every node of a table, with and without records left out."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self, table: Table, weights: tuple[float, ...]) -> None:
+        self.table, self.weights = table, weights
         self.records = table.records
         self._shares = [[made.shares(level) for level in range(made.height + 1)] for made in table.ladders]
         leaves = [
@@ -74,9 +75,8 @@ class Losses:
 
     def bounds(self) -> Floats:
         """The loss of every node if nobody had to be left out, flat in row-major order of the levels."""
-        power = 1 / len(self._whole)
         factors = [
-            np.array([(1 + self._scaled(i, raw)) ** power for raw in column])
+            np.array([(1 + self._scaled(i, raw)) ** self.weights[i] for raw in column])
             for i, column in enumerate(self._whole)
         ]
         flat: Floats = reduce(np.multiply.outer, factors).ravel() - 1.0
@@ -85,11 +85,11 @@ class Losses:
     def loss(self, node: Node, left_out: NDArray[np.intp]) -> float:
         """The loss of a node when some combinations are left out."""
         counts = self.table.counts[left_out]
-        result, power = 1.0, 1 / len(node)
+        result = 1.0
         for i, level in enumerate(node):
             covered = self._shares[i][level][self.table.codes[i][left_out]]
             raw = self._whole[i][level] + float((counts * (1.0 - covered)).sum())
-            result *= (1 + self._scaled(i, raw)) ** power
+            result *= (1 + self._scaled(i, raw)) ** self.weights[i]
         return float(result - 1.0)
 
     def _scaled(self, column: int, raw: float) -> float:
@@ -108,13 +108,13 @@ class Grouping:
         self._halves = (range(middle), range(middle, len(table.ladders)))
         self._cache: OrderedDict[tuple[int, Node], tuple[NDArray[np.intp], int]] = OrderedDict()
 
-    def classes(self, node: Node) -> tuple[NDArray[np.intp], Floats]:
-        """The class of every combination, numbered with gaps, and the records in each."""
+    def classes(self, node: Node) -> tuple[NDArray[np.intp], int]:
+        """The class of every combination, numbered with gaps, and how many numbers are used."""
         (left, lefts), (right, width) = self._half(0, node), self._half(1, node)
         key = left * width + right
         if lefts * width > 20 * len(key) + 1024:
             key = np.unique(key, return_inverse=True)[1]
-        return key, sizes(key, self._table.counts)
+        return key, int(key.max()) + 1
 
     def _half(self, half: int, node: Node) -> tuple[NDArray[np.intp], int]:
         columns = self._halves[half]
@@ -166,7 +166,7 @@ class _Search:
             )
         self.table, self.k, self.floor = table, settings.k, settings.local_floor
         self.limit = math.floor(settings.suppression_limit * table.records)
-        self.losses, self.grouping = Losses(table), Grouping(table)
+        self.losses, self.grouping = Losses(table, settings.weights), Grouping(table)
         self.bounds = self.losses.bounds().reshape(self.shape)
         self.state = np.zeros(self.shape, np.int8)
         self.overall = [column.overall for column in table.sensitive]
@@ -214,17 +214,18 @@ class _Search:
         if self.state[node]:
             return bool(self.state[node] == _COUNTED)
         self.evaluated += 1
-        key, counts = self.grouping.classes(node)
+        key, classes = self.grouping.classes(node)
         counted, unseen = local_floor(self.table, key, self.floor), self.table.hidden
+        people = self.table.people.per_class(key, classes, counted)
+        small = people[key] < self.k
         if counted is not None:
-            counts = sizes(key, np.where(counted, self.table.counts, 0))
             unseen += int(self.table.counts[~counted].sum())
-        small = counts[key] < self.k if counted is None else counted & (counts[key] < self.k)
+            small &= counted
         if self.table.counts[small].sum() + unseen > self.limit:
             self.state[tuple(slice(level + 1) for level in node)] = _FAILED
             return False
         self.state[node] = _COUNTED
-        kept = safe(key, counts, self.k, self.table.sensitive, self.overall, counted)
+        kept = safe(key, people, self.k, self.table.sensitive, self.overall, counted)
         left_out = np.flatnonzero(~kept)
         if self.table.counts[left_out].sum() + self.table.hidden <= self.limit:
             loss = self.losses.loss(node, left_out)
@@ -249,10 +250,10 @@ class _Search:
 
 
 def local_floor(table: Table, key: NDArray[np.intp], floor: int) -> Mask | None:
-    """Which combinations their own site has often enough in a class; ``None`` where nothing is asked."""
+    """Which combinations their own site has enough people for in a class; ``None`` where nothing is asked."""
     if floor <= 1 or table.sites is None:
         return None
     local = key * (int(table.sites.max()) + 1) + table.sites
-    place = np.unique(local, return_inverse=True)[1]
-    enough: Mask = sizes(place, table.counts)[place] >= floor
+    names, place = np.unique(local, return_inverse=True)
+    enough: Mask = table.people.per_class(place, len(names))[place] >= floor
     return enough

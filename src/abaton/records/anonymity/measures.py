@@ -1,7 +1,8 @@
 """How anonymous a shown table is, what an attacker could do, and what the coarsening costs.
 
 Risk follows El Emam: a *prosecutor* knows the person is in the table, a *journalist* only that they are in
-the population it was drawn from, a *marketer* wants as many people as possible and takes some errors.
+the population it was drawn from, a *marketer* wants as many people as possible and takes some errors. Classes are
+as large as they have people; who has rows in several classes is in each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from abaton.errors import SettingsError
 from abaton.records.anonymity.hierarchies import Label
 from abaton.records.anonymity.models import (
     ClassCounts,
-    Floats,
     class_counts,
     distinct,
     entropy,
@@ -24,9 +24,11 @@ from abaton.records.anonymity.models import (
     ordered_distance,
     recursive,
 )
+from abaton.records.anonymity.people import Floats
 from abaton.records.anonymity.releases import Release, satisfied
 from abaton.records.anonymity.settings import AnonymitySettings
 from abaton.records.anonymity.tables import SensitiveCounts, Table, dense
+from abaton.records.anonymity.tables import sizes as row_sizes
 
 BUCKETS = (1, 2, 3, 5, 11, 21, 51, 101)
 """Where the histogram of class sizes starts a new bar."""
@@ -79,7 +81,7 @@ class Utility:
     """What the coarsening costs; 0 is nothing.
 
     Attributes:
-        loss: ARX's ``Loss``: geometric mean over columns of how much of the domain a name covers.
+        loss: ARX's ``Loss``: weighted geometric mean over columns of how much of the domain a name covers.
         ncp: Normalised certainty penalty: the average share of the domain that a coarsened cell covers.
         discernibility: Sum of squared class sizes; a left-out record counts as many as the table has.
         average_class_size: Records per class, in multiples of k.
@@ -98,10 +100,12 @@ class Measured:
     Attributes:
         records: How many records are shown.
         suppressed: How many are left out.
+        people: How many people have a record that is shown.
+        people_left_out: How many have none.
         classes: How many different combinations of quasi-identifiers are seen.
-        k: The size of the smallest class.
+        k: The people in the smallest class.
         holds: Whether the study's models are satisfied.
-        histogram: Class sizes: (from, classes, records) per bar.
+        histogram: People in a class: (from, classes, people) per bar.
         sensitive: One entry per sensitive column.
         risk: What attackers could do.
         utility: What it costs.
@@ -109,6 +113,8 @@ class Measured:
 
     records: int
     suppressed: int
+    people: int
+    people_left_out: int
     classes: int
     k: int
     holds: bool
@@ -130,23 +136,26 @@ def measure(table: Table, shown: Release, settings: AnonymitySettings) -> Measur
         shown: What is shown of it.
         settings: What the study asks, for k and l and the population.
     """
-    key, classes = dense(shown.key[shown.kept], len(shown.sizes)) if shown.kept.any() else (shown.key[:0], 0)
-    counts = table.counts[shown.kept]
-    sizes = np.bincount(key, weights=counts, minlength=classes).astype(np.float64, copy=False)
-    records = int(counts.sum())
     place = np.zeros(len(table.counts), np.intp)
-    place[shown.kept] = key
+    classes = 0
+    if shown.kept.any():
+        place[shown.kept], classes = dense(shown.key[shown.kept], shown.classes)
+    sizes = table.people.per_class(place, classes, shown.kept)
+    counts = row_sizes(place[shown.kept], table.counts[shown.kept])
+    records, people = int(counts.sum()), table.people.shown(shown.kept)
     sensitive = tuple(_sensitive(column, shown, place, classes) for column in table.sensitive if classes)
     return Measured(
         records,
         table.records - records,
+        people,
+        table.people.total - people,
         classes,
         int(sizes.min()) if classes else 0,
         satisfied(table, shown, settings),
         _histogram(sizes),
         sensitive,
         risk(sizes, _fraction(table, settings)),
-        _utility(table, shown, sizes, settings.k),
+        _utility(table, shown, counts, settings),
     )
 
 
@@ -154,7 +163,7 @@ def risk(sizes: Floats, fraction: float | None = None) -> Risk:
     """The risks of classes of some sizes.
 
     Args:
-        sizes: Records per class.
+        sizes: People per class.
         fraction: Which share of the population is in the table, if known; a class of the population is then
             estimated as the class of the table divided by it.
 
@@ -165,9 +174,9 @@ def risk(sizes: Floats, fraction: float | None = None) -> Risk:
         return Risk(
             0.0, 0.0, None if fraction is None else 0.0, None if fraction is None else 0.0, *[0.0] * 5
         )
-    records = sizes.sum()
-    highest, average = 1 / sizes.min(), len(sizes) / records
-    below = [float(sizes[sizes < limit].sum() / records) for limit in (2, 5, 11)]
+    people = sizes.sum()
+    highest, average = 1 / sizes.min(), len(sizes) / people
+    below = [float(sizes[sizes < limit].sum() / people) for limit in (2, 5, 11)]
     return Risk(
         float(highest),
         float(average),
@@ -182,18 +191,19 @@ def risk(sizes: Floats, fraction: float | None = None) -> Risk:
 def _fraction(table: Table, settings: AnonymitySettings) -> float | None:
     if settings.population is None:
         return settings.sampling_fraction
-    if settings.population < table.records:
+    people = table.people.total
+    if settings.population < people:
         raise SettingsError(
-            f"the population of {settings.population:,} is smaller than the table, {table.records:,} records",
+            f"the population of {settings.population:,} is smaller than the table, {people:,} people",
             where="privacy.anonymity.population",
             remedy="give the number of people the table was drawn from",
         )
-    return table.records / settings.population
+    return people / settings.population
 
 
 def _sensitive(column: SensitiveCounts, shown: Release, place: Any, classes: int) -> SensitiveMeasure:
     counts: ClassCounts = class_counts(only(column, shown.kept), place, classes, column.overall)
-    asked = column.asked.diversity.l if column.asked.diversity else 2
+    asked = int(column.asked.diversity.l) if column.asked.diversity else 2
     worst = float(recursive(counts, asked).max())
     return SensitiveMeasure(
         column.asked.column,
@@ -211,24 +221,24 @@ def _sensitive(column: SensitiveCounts, shown: Release, place: Any, classes: int
 def _histogram(sizes: Floats) -> tuple[tuple[int, int, int], ...]:
     bar = np.searchsorted(BUCKETS, sizes, side="right") - 1
     classes = np.bincount(bar, minlength=len(BUCKETS))
-    records = np.bincount(bar, weights=sizes, minlength=len(BUCKETS))
-    return tuple((low, int(c), int(r)) for low, c, r in zip(BUCKETS, classes, records, strict=True))
+    people = np.bincount(bar, weights=sizes, minlength=len(BUCKETS))
+    return tuple((low, int(c), int(p)) for low, c, p in zip(BUCKETS, classes, people, strict=True))
 
 
-def _utility(table: Table, shown: Release, sizes: Floats, k: int) -> Utility:
+def _utility(table: Table, shown: Release, sizes: Floats, settings: AnonymitySettings) -> Utility:
     records, columns = table.records, len(table.ladders)
     counts = table.counts[shown.kept]
     left_out = records - int(counts.sum())
     loss, penalty = 1.0, 0.0
-    for made, covered in zip(table.ladders, shown.covered, strict=True):
+    for made, covered, weight in zip(table.ladders, shown.covered, settings.weights, strict=True):
         share = covered[shown.kept] / made.size
         raw, least = float((counts * share).sum()) + left_out, records / made.size
         if made.size > 1:
-            loss *= (1 + max((raw - least) / (records - least), 0.0)) ** (1 / columns)
+            loss *= (1 + max((raw - least) / (records - least), 0.0)) ** weight
         coarse = np.where(covered[shown.kept] > 1, share, 0.0)
         penalty += (float((counts * coarse).sum()) + left_out) / (records * columns)
     squares = float((sizes * sizes).sum()) + float(left_out) * records
-    average = float(sizes.mean()) / k if len(sizes) else 0.0
+    average = float(sizes.mean()) / settings.k if len(sizes) else 0.0
     return Utility(loss - 1, penalty, squares, average)
 
 

@@ -2,20 +2,22 @@
 
 k-anonymity: Sweeney 2002. l-diversity, distinct, entropy and recursive (c, l): Machanavajjhala et al. 2007.
 t-closeness with equal and ordered distance: Li, Li and Venkatasubramanian 2007.
+
+All of them count people. Who has several values in a class counts once, with the one of them that most people of the
+class have (of equally common ones the first in order): what everybody has is then seen as what it is, known of all.
+Of people whom another site only counts, the worst is assumed: that they have the class's most common value.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.records.anonymity.people import Floats, Mask
 from abaton.records.anonymity.settings import Closeness, Diversity
-from abaton.records.anonymity.tables import SensitiveCounts, dense
-
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
+from abaton.records.anonymity.tables import SensitiveCounts, Several, dense
 
 _SLACK = 1e-9
 """A class exactly on a threshold is safe; rounding must not decide."""
@@ -23,15 +25,16 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassCounts:
-    """How often each sensitive value occurs in each class; only pairs that occur, sorted by class and value.
+    """How many people stand for each sensitive value in each class; only pairs that occur, by class and value.
 
     Attributes:
         classes: The class of every pair.
         values: The value of every pair.
-        counts: How often.
+        counts: How many people.
         starts: Where each class begins.
-        sizes: Records per class.
+        sizes: People per class.
         overall: Share of every value in the whole table.
+        unsure: Of every class, the share of people whose value is assumed.
     """
 
     classes: NDArray[np.intp]
@@ -40,6 +43,7 @@ class ClassCounts:
     starts: NDArray[np.intp]
     sizes: Floats
     overall: Floats
+    unsure: Floats | None = None
 
     @property
     def shares(self) -> Floats:
@@ -50,19 +54,61 @@ class ClassCounts:
 def class_counts(
     sensitive: SensitiveCounts, key: NDArray[np.intp], classes: int, overall: Floats
 ) -> ClassCounts:
-    """Count the sensitive values of each class; ``key`` gives the class of every combination."""
+    """Count who stands for which sensitive value in each class; ``key`` gives the class of every combination."""
     width = len(sensitive.values)
-    pair = key[sensitive.tuples] * width + sensitive.codes
+    pair, weight = key[sensitive.tuples] * width + sensitive.codes, sensitive.counts
+    if sensitive.several is not None and len(sensitive.several.tuples):
+        stand = _standing(sensitive.several, key, pair, weight, width)
+        pair, weight = np.append(pair, stand), np.append(weight, np.ones(len(stand), np.int64))
+    unsure = None
+    if sensitive.unsure is not None:
+        number = np.bincount(key, weights=sensitive.unsure, minlength=classes)
+        common = _most_common(pair, weight, classes, width)
+        pair, weight = np.append(pair, common), np.append(weight, number.astype(np.int64))
     if classes * width <= 4 * len(pair) + 1024:
-        tally = np.bincount(pair, weights=sensitive.counts, minlength=classes * width)
+        tally = np.bincount(pair, weights=weight, minlength=classes * width)
         pairs = np.flatnonzero(tally)
         counts = tally[pairs].astype(np.float64, copy=False)
     else:
         pairs, place = np.unique(pair, return_inverse=True)
-        counts = np.bincount(place, weights=sensitive.counts).astype(np.float64, copy=False)
+        counts = np.bincount(place, weights=weight).astype(np.float64, copy=False)
+        pairs, counts = pairs[counts > 0], counts[counts > 0]
     owner = pairs // width
     starts = np.searchsorted(owner, np.arange(classes))
-    return ClassCounts(owner, pairs % width, counts, starts, np.add.reduceat(counts, starts), overall)
+    totals = np.add.reduceat(counts, starts)
+    if sensitive.unsure is not None:
+        unsure = number / totals
+    return ClassCounts(owner, pairs % width, counts, starts, totals, overall, unsure)
+
+
+def _standing(
+    several: Several, key: NDArray[np.intp], pair: NDArray[np.intp], counts: NDArray[np.int64], width: int
+) -> NDArray[np.intp]:
+    """For everybody with several values and every class they are in: the pair of class and value they stand for."""
+    owner = key[several.tuples]
+    who = owner * (int(several.people.max(initial=0)) + 1) + several.people
+    order = np.lexsort((several.codes, who))
+    who, own = who[order], (owner * width + several.codes)[order]
+    again = np.append(False, (who[1:] == who[:-1]) & (own[1:] == own[:-1]))
+    who, own = who[~again], own[~again]
+    place = np.unique(np.append(pair, own), return_inverse=True)[1]
+    have = np.bincount(place, weights=np.append(counts, np.ones(len(own))))[place[len(pair) :]]
+    ranked = np.lexsort((-have, who))
+    first = np.append(True, who[ranked][1:] != who[ranked][:-1])
+    stand: NDArray[np.intp] = own[ranked[first]]
+    return stand
+
+
+def _most_common(
+    pair: NDArray[np.intp], counts: NDArray[np.int64], classes: int, width: int
+) -> NDArray[np.intp]:
+    """Of every class the pair with its most common value; its first value where nobody's is told."""
+    pairs, place = np.unique(pair, return_inverse=True)
+    have = np.bincount(place, weights=counts)
+    common = np.arange(classes) * width
+    order = np.argsort(have, kind="stable")
+    common[pairs[order] // width] = pairs[order]
+    return common
 
 
 def distinct(counts: ClassCounts) -> Floats:
@@ -124,12 +170,14 @@ def diversity_of(counts: ClassCounts, asked: Diversity) -> Floats:
     """What each class achieves in the measure asked: distinct or effective values, or its ratio c."""
     if asked.kind == "distinct":
         return distinct(counts)
-    return entropy(counts) if asked.kind == "entropy" else recursive(counts, asked.l)
+    return entropy(counts) if asked.kind == "entropy" else recursive(counts, int(asked.l))
 
 
 def closeness_of(counts: ClassCounts, asked: Closeness) -> Floats:
     """How far each class is from the whole table in the distance asked."""
-    return equal_distance(counts) if asked.distance == "equal" else ordered_distance(counts)
+    far = equal_distance(counts) if asked.distance == "equal" else ordered_distance(counts)
+    # People whose value is assumed can move a class no further than their share.
+    return far if counts.unsure is None else far + counts.unsure
 
 
 def safe_classes(sensitive: SensitiveCounts, key: NDArray[np.intp], classes: int, overall: Floats) -> Mask:
@@ -147,28 +195,33 @@ def safe_classes(sensitive: SensitiveCounts, key: NDArray[np.intp], classes: int
 def only(sensitive: SensitiveCounts, wanted: Mask) -> SensitiveCounts:
     """The counts of some combinations only."""
     chosen = wanted[sensitive.tuples]
-    return SensitiveCounts(
-        sensitive.asked,
-        sensitive.values,
-        sensitive.tuples[chosen],
-        sensitive.codes[chosen],
-        sensitive.counts[chosen],
+    several = sensitive.several
+    if several is not None:
+        mine = wanted[several.tuples]
+        several = Several(several.tuples[mine], several.people[mine], several.codes[mine])
+    return replace(
+        sensitive,
+        tuples=sensitive.tuples[chosen],
+        codes=sensitive.codes[chosen],
+        counts=sensitive.counts[chosen],
+        several=several,
+        unsure=None if sensitive.unsure is None else np.where(wanted, sensitive.unsure, 0),
     )
 
 
 def safe(
     key: NDArray[np.intp],
-    sizes: Floats,
+    people: Floats,
     k: int,
     sensitive: tuple[SensitiveCounts, ...],
     overall: list[Floats],
     counted: Mask | None = None,
 ) -> Mask:
-    """Which combinations may be shown: those in classes of at least k that satisfy every model.
+    """Which combinations may be shown: those in classes of at least k people that satisfy every model.
 
-    Where ``counted`` is given, the others are neither in ``sizes`` nor shown.
+    Where ``counted`` is given, the others are neither in ``people`` nor shown.
     """
-    kept: Mask = sizes[key] >= k
+    kept: Mask = people[key] >= k
     if counted is not None:
         kept &= counted
     for column, whole in zip(sensitive, overall, strict=True):
@@ -178,6 +231,6 @@ def safe(
             continue
         shown = np.flatnonzero(kept)
         place = np.zeros_like(key)
-        place[shown], classes = dense(key[shown], len(sizes))
+        place[shown], classes = dense(key[shown], len(people))
         kept[shown] = safe_classes(only(column, kept), place, classes, whole)[place[shown]]
     return kept

@@ -1,25 +1,26 @@
-"""Mondrian: cut the table into ever smaller boxes, each with at least k records (LeFevre et al. 2006).
+"""Mondrian: cut the table into ever smaller boxes, each with at least k people (LeFevre et al. 2006).
 
 All boxes of one round are cut at once. A cut goes through the median of the relatively widest column that
-allows one; both sides must satisfy k, diversity and closeness. Columns are cut along their hierarchy's order
-of values, so that neighbours mean something. Nobody is left out.
+allows one, its width counted with the column's weight; both sides must satisfy k, diversity and closeness. Columns
+are cut along their hierarchy's order of values, so that neighbours mean something. Nobody is left out. Who has rows
+on both sides of a cut is one person on each.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import Refused
 from abaton.records.anonymity.hierarchies import Label, Ladder
-from abaton.records.anonymity.models import Floats, Mask, only, safe, safe_classes
+from abaton.records.anonymity.models import only, safe, safe_classes
+from abaton.records.anonymity.people import Floats, Mask, People, Places
 from abaton.records.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, dense, sizes
-
-Places = NDArray[np.intp]
+from abaton.records.anonymity.tables import Table, dense
 
 _LONGEST_LIST = 20
 
@@ -49,11 +50,11 @@ def boxes(table: Table, settings: AnonymitySettings) -> Boxes:
     """
     overall = [column.overall for column in table.sensitive]
     key = np.zeros(len(table.counts), np.intp)
-    if not safe(key, sizes(key, table.counts), settings.k, table.sensitive, overall).all():
+    if not safe(key, table.people.per_class(key, 1), settings.k, table.sensitive, overall).all():
         raise Refused(
             "the whole table taken together does not satisfy the study's anonymity",
             where="privacy.anonymity",
-            remedy="lower k or l, or collect more records",
+            remedy="lower k or l, or collect records of more people",
         )
     active = np.arange(len(key))
     boxes_made = 1
@@ -71,59 +72,87 @@ def _cut(
 ) -> tuple[Mask, Mask]:
     """Of the combinations still in play: which go to the upper half of their box, and whose box was cut."""
     box, count = dense(key[active], int(key.max()) + 1)
-    counts = table.counts[active]
-    totals = sizes(box, counts)
+    members = _Members(table.people, active, box, len(key))
     widest = np.full(count, -1.0)
     upper = np.zeros(len(active), bool)
-    for made, codes in zip(table.ladders, table.codes, strict=True):
-        code = codes[active]
-        threshold, span = _medians(box, code, counts, totals, len(made.labels[0]), settings.k)
-        wider = (span / max(len(made.labels[0]) - 1, 1) > widest) & (threshold >= 0)
+    for made, codes, weight in zip(table.ladders, table.codes, settings.weights, strict=True):
+        threshold, span = _medians(members.runs(codes, len(made.labels[0])), count, settings.k)
+        width = span / max(len(made.labels[0]) - 1, 1) * weight
+        wider = (width > widest) & (threshold >= 0)
         if not wider.any():
             continue
-        side = code > threshold[box]
+        side = codes[active] > threshold[box]
         if table.sensitive:
             wider &= _both_safe(table, overall, active, 2 * box + side, wider[box])
-        widest[wider] = (span / max(len(made.labels[0]) - 1, 1))[wider]
-        chosen = wider[box]
-        upper[chosen] = side[chosen]
+        widest[wider] = width[wider]
+        taken = wider[box]
+        upper[taken] = side[taken]
     cut = widest[box] >= 0
     return upper & cut, cut
 
 
-def _medians(
-    box: Places, code: NDArray[np.int32], counts: NDArray[np.int64], totals: Floats, width: int, k: int
-) -> tuple[Places, Places]:
+class _Runs(NamedTuple):
+    """The different pairs of box and value in order, and for how many people each is the lowest or the highest.
+
+    A cut above a value leaves those on the lower side whose lowest value is not above it, and those on the upper side
+    whose highest value is: both can be summed up along the values.
+    """
+
+    owner: Places
+    value: Places
+    lowest: Floats
+    highest: Floats
+
+
+class _Members:
+    """Who is in which box: people with one combination, and the others with all that they have there."""
+
+    def __init__(self, people: People, active: Places, box: Places, combinations: int) -> None:
+        self.active, self.boxes = active, int(box.max()) + 1
+        owner = np.full(combinations, -1)
+        owner[active] = box
+        self.listed, self.starts = people.together(owner)
+        self.box = np.append(box, owner[self.listed[self.starts]])
+        self.number = np.append(people.alone[active], np.ones(len(self.starts), np.int64))
+
+    def runs(self, codes: NDArray[np.int32], width: int) -> _Runs:
+        """Where the people of every box begin and end in a column."""
+        ends = [self.box * width + self._reach(codes, np.minimum)]
+        if len(self.starts):
+            ends.append(self.box * width + self._reach(codes, np.maximum))
+        if self.boxes * width <= 8 * len(self.box) + 1024:
+            tallies = [np.bincount(end, self.number, self.boxes * width) for end in ends]
+            cells = np.flatnonzero(sum(tallies))
+            tallies = [tally[cells] for tally in tallies]
+        else:
+            cells, place = np.unique(np.concatenate(ends), return_inverse=True)
+            tallies = [np.bincount(part, self.number, len(cells)) for part in np.split(place, len(ends))]
+        found = [tally.astype(np.float64, copy=False) for tally in tallies]
+        return _Runs(cells // width, cells % width, found[0], found[-1])
+
+    def _reach(self, codes: NDArray[np.int32], end: np.ufunc) -> NDArray[np.int32]:
+        alone = codes[self.active]
+        if not len(self.starts):
+            return alone
+        return np.append(alone, end.reduceat(codes[self.listed], self.starts))
+
+
+def _medians(runs: _Runs, boxes: int, k: int) -> tuple[Places, Places]:
     """Per box, the last value of its lower half (-1: none leaves k on both sides) and how far it reaches."""
-    owner, value, weight = _runs(box, code, counts, width, len(totals))
-    first = np.searchsorted(owner, np.arange(len(totals)))
-    last = np.append(first[1:], len(owner)) - 1
-    reached = np.cumsum(weight)
-    before = reached[first] - weight[first]
+    first = np.searchsorted(runs.owner, np.arange(boxes))
+    last = np.append(first[1:], len(runs.owner)) - 1
+    reached, ended = np.cumsum(runs.lowest), np.cumsum(runs.highest)
+    before = reached[first] - runs.lowest[first]
+    totals = reached[last] - before
     middle = np.minimum(np.searchsorted(reached, before + totals / 2), last)
-    with_it = reached[middle] - before
-    without = with_it - weight[middle]
-    fits = (with_it >= k) & (totals - with_it >= k)
-    fits_without = (without >= k) & (totals - without >= k)
-    nearer = fits_without & (~fits | (totals / 2 - without < with_it - totals / 2))
-    threshold = np.where(nearer, value[middle] - 1, np.where(fits, value[middle], -1))
-    return threshold, value[last] - value[first]
-
-
-def _runs(
-    box: Places, code: NDArray[np.int32], counts: NDArray[np.int64], width: int, boxes: int
-) -> tuple[Places, Places, Floats]:
-    """The different pairs of box and value in order, and the records of each."""
-    cell = box * width + code
-    if boxes * width <= 8 * len(cell) + 1024:
-        tally = np.bincount(cell, weights=counts, minlength=boxes * width)
-        cells = np.flatnonzero(tally)
-        return cells // width, cells % width, tally[cells].astype(np.float64, copy=False)
-    order = np.argsort(cell)
-    ranked = cell[order]
-    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
-    weight = np.add.reduceat(counts[order], starts).astype(np.float64)
-    return ranked[starts] // width, ranked[starts] % width, weight
+    below = reached[middle] - before
+    above = totals - (ended[middle] - before)
+    below_without, above_without = below - runs.lowest[middle], above + runs.highest[middle]
+    fits = (below >= k) & (above >= k)
+    fits_without = (below_without >= k) & (above_without >= k)
+    nearer = fits_without & (~fits | (totals / 2 - below_without < below - totals / 2))
+    threshold = np.where(nearer, runs.value[middle] - 1, np.where(fits, runs.value[middle], -1))
+    return threshold, runs.value[last] - runs.value[first]
 
 
 def _both_safe(table: Table, overall: list[Floats], active: Places, halves: Places, tried: Mask) -> Mask:

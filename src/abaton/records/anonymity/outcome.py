@@ -48,6 +48,8 @@ class Outcome:
                 "method": self.settings.method,
                 "population": self.settings.population,
                 "sampling_fraction": self.settings.sampling_fraction,
+                "subject": self.settings.subject,
+                "rows_are_people": self.settings.rows_are_people,
                 "sensitive": [asdict(column) for column in self.settings.sensitive],
             },
             "method": None if shown is None else shown.method,
@@ -78,7 +80,8 @@ def examine(
     >>> import polars as pl
     >>> from abaton.records.anonymity import BinHierarchy, QuasiIdentifier
     >>> ages = pl.DataFrame({"age": [31, 33, 36, 38, 52, 57]})
-    >>> asked = AnonymitySettings((QuasiIdentifier("age", BinHierarchy((5.0, 10.0))),), k=2)
+    >>> quasi = (QuasiIdentifier("age", BinHierarchy((5.0, 10.0))),)
+    >>> asked = AnonymitySettings(quasi, k=2, rows_are_people=True)
     >>> made = examine(ages, asked)
     >>> made.before.k, made.after.k, made.shown.node, made.shown.names
     (1, 2, (2,), (('30-39', '50-59'),))

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from abaton.errors import Refused
 from abaton.records.anonymity.hierarchies import Label
 from abaton.records.anonymity.lattice import Node, Recoding, optimum
-from abaton.records.anonymity.models import Floats, Mask, safe
+from abaton.records.anonymity.models import safe
 from abaton.records.anonymity.mondrian import Boxes, boxes
+from abaton.records.anonymity.people import Mask
 from abaton.records.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, sizes
+from abaton.records.anonymity.tables import Table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +25,7 @@ class Release:
     Attributes:
         method: How it was made: ``as is``, ``recode`` or ``mondrian``.
         key: The class of every combination.
-        sizes: Records per class.
+        classes: How many classes there are.
         covered: Per quasi-identifier, how many values of the domain the name of each combination covers.
         names: Per quasi-identifier, the names in use; ``places`` says which one each combination gets.
         places: Per quasi-identifier, an index into its names for every combination.
@@ -36,7 +37,7 @@ class Release:
 
     method: str
     key: NDArray[np.intp]
-    sizes: Floats
+    classes: int
     covered: tuple[NDArray[np.int64], ...]
     names: tuple[tuple[Label, ...], ...]
     places: tuple[NDArray[np.intp], ...]
@@ -87,7 +88,7 @@ def release(table: Table, settings: AnonymitySettings) -> Release:
 def satisfied(table: Table, shown: Release, settings: AnonymitySettings) -> bool:
     """Whether everything shown satisfies every model, and no more than the limit stays out."""
     overall = [column.overall for column in table.sensitive]
-    seen = sizes(shown.key, np.where(shown.kept, table.counts, 0))
+    seen = table.people.per_class(shown.key, shown.classes, shown.kept)
     held = safe(shown.key, seen, settings.k, table.sensitive, overall, shown.kept)
     left_out = int(table.counts[~shown.kept].sum()) + table.hidden
     return bool(held[shown.kept].all()) and left_out <= settings.suppression_limit * table.records
@@ -95,7 +96,7 @@ def satisfied(table: Table, shown: Release, settings: AnonymitySettings) -> bool
 
 def recoded_as(table: Table, node: Sequence[int], kept: Mask, *, method: str = "recode") -> Release:
     """A table shown on given levels, some combinations left out."""
-    key, counts = table.classes(node)
+    key, classes = table.classes(node)
     places = tuple(
         made.steps[level][code].astype(np.intp)
         for made, code, level in zip(table.ladders, table.codes, node, strict=True)
@@ -103,11 +104,11 @@ def recoded_as(table: Table, node: Sequence[int], kept: Mask, *, method: str = "
     levels = list(zip(table.ladders, node, strict=True))
     covered = tuple(made.leaves[level][place] for (made, level), place in zip(levels, places, strict=True))
     names = tuple(made.labels[level] for made, level in levels)
-    return Release(method, key, counts, covered, names, places, kept, tuple(node))
+    return Release(method, key, classes, covered, names, places, kept, tuple(node))
 
 
 def _boxed(table: Table, made: Boxes) -> Release:
     covered = tuple((high - low + 1)[made.key] for low, high in made.ranges)
     places = tuple(place[made.key] for place in made.places)
     kept = np.ones(len(table.counts), bool)
-    return Release("mondrian", made.key, sizes(made.key, table.counts), covered, made.names, places, kept)
+    return Release("mondrian", made.key, int(made.key.max()) + 1, covered, made.names, places, kept)

@@ -1,4 +1,4 @@
-"""A table as the search sees it: every different combination of quasi-identifiers once, with its count."""
+"""A table as the search sees it: every different combination of quasi-identifiers once, with records and people."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.records.anonymity.hierarchies import Label, Ladder
+from abaton.records.anonymity.people import People
 from abaton.records.anonymity.settings import Sensitive
 
 Codes = NDArray[np.int32]
@@ -18,32 +19,56 @@ _LARGEST_KEY = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Several:
+    """The people who have several values or combinations: who has which value with which combination."""
+
+    tuples: NDArray[np.intp]
+    people: NDArray[np.intp]
+    codes: NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SensitiveCounts:
-    """How often each sensitive value occurs with each combination of quasi-identifiers."""
+    """Which sensitive values people have with each combination of quasi-identifiers.
+
+    Attributes:
+        asked: What is asked of the column.
+        values: From lowest to highest; a missing value comes last.
+        tuples: A combination, for each pair of combination and value that occurs.
+        codes: The value of the pair.
+        counts: How many people have this combination and this value and no other.
+        several: The people who have more, listed.
+        unsure: Per combination, the people of whom nothing but their number is told (by other sites).
+        whole: How many people of the whole table stand for each value, where that is not the sum of the counts.
+    """
 
     asked: Sensitive
     values: tuple[Label, ...]
-    """From lowest to highest; a missing value comes last."""
     tuples: NDArray[np.intp]
     codes: NDArray[np.intp]
     counts: Counts
+    several: Several | None = None
+    unsure: Counts | None = None
+    whole: Counts | None = None
 
     @property
     def overall(self) -> NDArray[np.float64]:
         """The share of every value in the whole table."""
-        totals = np.bincount(self.codes, weights=self.counts, minlength=len(self.values))
+        counted = np.bincount(self.codes, weights=self.counts, minlength=len(self.values))
+        totals = counted if self.whole is None else self.whole
         share: NDArray[np.float64] = totals / totals.sum()
         return share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The different combinations of quasi-identifiers, how many records have each, and the sensitive values.
+    """The different combinations of quasi-identifiers, the records and people that have each, and the sensitive values.
 
     Attributes:
         ladders: One per quasi-identifier.
         codes: One array per quasi-identifier: the leaf each combination has.
         counts: Records per combination.
+        people: Who has which combination.
         sensitive: One entry per sensitive column.
         sites: Which site each combination is from, where several are counted together.
         hidden: Records that sites kept to themselves: they count as left out.
@@ -52,6 +77,7 @@ class Table:
     ladders: tuple[Ladder, ...]
     codes: tuple[Codes, ...]
     counts: Counts
+    people: People
     sensitive: tuple[SensitiveCounts, ...] = ()
     sites: NDArray[np.intp] | None = None
     hidden: int = 0
@@ -61,11 +87,11 @@ class Table:
         """How many records the table has, hidden ones included."""
         return int(self.counts.sum()) + self.hidden
 
-    def classes(self, node: Sequence[int]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The class of every combination when each column is shown on a level, and every class's size."""
+    def classes(self, node: Sequence[int]) -> tuple[NDArray[np.intp], int]:
+        """The class of every combination when each column is shown on a level, and how many classes there are."""
         if not any(node) and self.sites is None:
             # Combinations differ by construction.
-            return np.arange(len(self.counts)), self.counts.astype(np.float64)
+            return np.arange(len(self.counts)), len(self.counts)
         key = compact(
             [
                 made.steps[level][code]
@@ -73,11 +99,11 @@ class Table:
             ],
             [len(made.labels[level]) for made, level in zip(self.ladders, node, strict=True)],
         )
-        return key, sizes(key, self.counts)
+        return key, int(key.max()) + 1
 
 
 def sizes(key: NDArray[np.intp], counts: Counts) -> NDArray[np.float64]:
-    """Records per class; whole numbers, kept as floats because they are only compared and divided."""
+    """Records of every class; whole numbers, kept as floats because they are only compared and divided."""
     return np.bincount(key, weights=counts).astype(np.float64, copy=False)
 
 

@@ -14,6 +14,7 @@ from abaton.records.features.joins import Dated
 from abaton.records.features.moments import Moment, moment
 from abaton.records.features.plan import Category, Source, Where
 from abaton.records.features.rows import Cells
+from abaton.records.ucum import read_unit
 
 
 @dataclass(slots=True)
@@ -66,7 +67,8 @@ def numbers(
                 continue
             told = convert(float(value), found, unit, molar_mass=mass)
             if told is None:
-                counts.reasons[Reason.OTHER_UNIT] += 1
+                known = read_unit(found) is not None
+                counts.reasons[Reason.OTHER_UNIT if known else Reason.UNKNOWN_UNIT] += 1
                 continue
         assert told is not None
         made.append((when(row, source), told))

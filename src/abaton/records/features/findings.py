@@ -21,6 +21,7 @@ class Reason(StrEnum):
     NO_ROWS = "no rows"
     NO_VALUE = "no value"
     NO_UNIT = "no unit"
+    UNKNOWN_UNIT = "unit that is not of UCUM"
     OTHER_UNIT = "unit that cannot be converted"
     OTHER_SYSTEM = "other code system"
     OTHER_CODE = "code of no category"
@@ -41,6 +42,7 @@ _REMEDY = {
     Reason.NO_ROWS: "no record answers the view: export this resource type, or map your local codes to the study's",
     Reason.NO_VALUE: "the records are there but the element is empty",
     Reason.NO_UNIT: "write the UCUM code of the unit beside the number",
+    Reason.UNKNOWN_UNIT: "write the unit's UCUM code: mm[Hg], not mmHg; nothing is guessed",
     Reason.OTHER_UNIT: "use a unit that converts into the study's, or ask the research centre for a molar mass",
     Reason.OTHER_SYSTEM: "map these codes to the study's systems, or ask the research centre to add them",
     Reason.OTHER_CODE: "these count as 'other'; ask the research centre whether a category is missing",

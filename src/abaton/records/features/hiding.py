@@ -24,7 +24,7 @@ from abaton.records.features.tables import Table, groups
 
 Floats = NDArray[np.float64]
 
-_ROW = "subject row"
+_ROW, _WHOSE = "subject row", "whose row"
 _WHOLE = re.compile(r"(-?\d+)-(-?\d+)")
 _HALF_OPEN = re.compile(r"\[(\S+), (\S+)\)")
 _OPEN = re.compile(r"(?:<|>=)(\S+)")
@@ -32,13 +32,13 @@ _OPEN = re.compile(r"(?:<|>=)(\S+)")
 
 def histogram(table: Table, settings: AnonymitySettings) -> Histogram:
     """What a site tells: how many of its subjects have each combination, where it has at least the local floor."""
-    return site_histogram(encode(_frame(table, settings), settings), floor=settings.local_floor)
+    return site_histogram(encode(_frame(table, settings), _by_subject(settings)), floor=settings.local_floor)
 
 
 def hidden(table: Table, choice: Choice, settings: AnonymitySettings) -> Table:
     """A site's table in the ranges that were chosen for all sites; who does not hide in them is left out."""
     frame = _frame(table, settings)
-    counted = encode(frame, settings)
+    counted = encode(frame, _by_subject(settings))
     shown = show(counted, choice, settings, floor=settings.local_floor)
     asked = replace(settings, keep=(*settings.keep, _ROW))
     rows = recoded_frame(frame.lazy(), counted, shown, asked).collect()
@@ -51,6 +51,11 @@ def hidden(table: Table, choice: Choice, settings: AnonymitySettings) -> Table:
     return replace(table, x=x, y=table.y[kept], subjects=subjects)
 
 
+def _by_subject(settings: AnonymitySettings) -> AnonymitySettings:
+    """A table of features knows its subjects, whatever the study calls their column elsewhere."""
+    return replace(settings, subject=_WHOSE, rows_are_people=False)
+
+
 def _frame(table: Table, settings: AnonymitySettings) -> pl.DataFrame:
     """The columns that the study's anonymity speaks of, one row per subject."""
     made: dict[str, object] = {}
@@ -59,7 +64,7 @@ def _frame(table: Table, settings: AnonymitySettings) -> pl.DataFrame:
             made[name] = [table.classes[y] if table.classes else f"{y:.15g}" for y in table.y]
         else:
             made[name] = _cells(table, name)
-    return pl.DataFrame({**made, _ROW: np.arange(len(table))})
+    return pl.DataFrame({**made, _ROW: np.arange(len(table)), _WHOSE: list(table.subjects)})
 
 
 def _cells(table: Table, name: str) -> list[str | None]:

@@ -19,7 +19,7 @@ from abaton.records.features.rows import gather
 from abaton.records.features.tables import Table, columns, encode
 from abaton.records.stages import Deidentified
 
-_UNITS = (Reason.NO_UNIT, Reason.OTHER_UNIT)
+_UNITS = (Reason.NO_UNIT, Reason.UNKNOWN_UNIT, Reason.OTHER_UNIT)
 
 
 @dataclass(frozen=True, slots=True)

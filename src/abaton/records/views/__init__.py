@@ -4,5 +4,6 @@ from abaton.records.views.conformance import report
 from abaton.records.views.definition import Column, View
 from abaton.records.views.needs import elements
 from abaton.records.views.tables import frame, write
+from abaton.records.views.viewing import load_view, resources_of, view
 
-__all__ = ["Column", "View", "elements", "frame", "report", "write"]
+__all__ = ["Column", "View", "elements", "frame", "load_view", "report", "resources_of", "view", "write"]

@@ -16,6 +16,9 @@ from itertools import product
 from typing import Any, NoReturn
 
 from abaton.errors import AbatonError, SettingsError
+from abaton.records.elements import table as fields
+from abaton.records.references import SUBJECTS
+from abaton.records.views.needs import elements
 from abaton.records.views.operators import Items
 from abaton.records.views.paths import Path, Scope, compile_path
 from abaton.records.views.syntax import Moment
@@ -72,6 +75,7 @@ class View:
         for i, item in enumerate(_list(table, "where", "the view")):
             text = _text(_object(item, f"where[{i}]"), "path", f"where[{i}]")
             where.append((f"where[{i}]", compile_path(text, constants)))
+        _check_subject(resource, elements(table))
         return cls(str(table.get("name", "")), resource, columns, rows, tuple(where))
 
     def rows(self, resource: Mapping[str, Any]) -> list[Row]:
@@ -242,6 +246,16 @@ def _check_names(columns: tuple[Column, ...]) -> None:
         _refuse(f"the column '{twice[0]}' stands twice", "select", "give every column its own name")
     if not names:
         _refuse("the view has no columns", "select")
+
+
+def _check_subject(resource: str, read: frozenset[str]) -> None:
+    """Refuse the element that names the person in other types: it would give an empty column and no word about it."""
+    has = fields().get(resource, {})
+    absent = [name for name in SUBJECTS if name in read and has and name not in has]
+    if absent:
+        own = [name for name in SUBJECTS if name in has]
+        about = f"use '{own[0]}', or getReferenceKey(Patient) of the resource itself" if own else ""
+        _refuse(f"{resource} has no element '{absent[0]}'", "select", about or "it is about nobody")
 
 
 def _object(value: Any, place: str) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from abaton.errors import AbatonError
+from abaton.records.references import SUBJECTS
 from abaton.records.views.operators import Items, same, truth
 
 Function = Callable[..., Items]
@@ -44,12 +45,21 @@ def resource_key(items: Items) -> Items:
 def reference_key(items: Items, kind: str) -> Items:
     """The keys of what references point to, if it is of the type asked for.
 
+    A resource stands for the reference to whom it is about, whichever element its type has for that: ``subject`` of an
+    Observation, ``patient`` of a Device or an AllergyIntolerance, ``beneficiary`` of a Coverage.
+
     >>> reference_key([{"reference": "http://a.example/Patient/p1/_history/2"}], "Patient")
+    ['Patient/p1']
+    >>> reference_key([{"resourceType": "Device", "patient": {"reference": "Patient/p1"}}], "Patient")
     ['Patient/p1']
     """
     made: Items = []
     for item in items:
         reference = item.get("reference") if isinstance(item, dict) else None
+        if reference is None and isinstance(item, dict) and "resourceType" in item:
+            about = next((item[name] for name in SUBJECTS if isinstance(item.get(name), dict)), None)
+            made += reference_key([about], kind)
+            continue
         if not isinstance(reference, str) or reference.startswith("#"):
             continue
         parts = reference.split("/_history/")[0].split("/")

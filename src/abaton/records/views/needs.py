@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
+from abaton.errors import SettingsError
+from abaton.records.elements import resources, table
+from abaton.records.references import SUBJECTS
+from abaton.records.rules import children
 from abaton.records.views.functions import LAMBDAS
 from abaton.records.views.syntax import (
     Call,
@@ -19,6 +24,7 @@ from abaton.records.views.syntax import (
     read,
 )
 
+_ABOUT = "whom it is about"
 _WHOLE = ("resource", "context", "rootResource")
 _SAME = frozenset({"where", "ofType", "first", "last", "single"})
 
@@ -36,7 +42,36 @@ def elements(definition: Mapping[str, Any]) -> frozenset[str]:
         found |= _reads(read(condition["path"]), root=True)
     for select in definition.get("select", ()):
         found |= _select(select, root=True)
+    if _ABOUT in found:
+        has = table().get(definition.get("resource", ""), {})
+        found = found - {_ABOUT} | {name for name in SUBJECTS if name in has}
     return frozenset(found)
+
+
+def check_elements(definition: Mapping[str, Any]) -> None:
+    """Refuse a view of a resource, or with a path to an element, that R4 does not have: it would always be empty.
+
+    Raises:
+        SettingsError: With the nearest name that there is.
+    """
+    resource = str(definition.get("resource"))
+    if resource not in resources():
+        raise SettingsError(
+            f"R4 has no resource type '{resource}'", where="resource", remedy=_nearest(resource, resources())
+        )
+    fields = table()[resource]
+    for name in sorted(elements(definition)):
+        if not children(fields, name) and name != "resourceType":
+            raise SettingsError(
+                f"{resource} has no element '{name}'",
+                where="select",
+                remedy=_nearest(name, {element.stem for element in fields.values()}),
+            )
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else "see the definitions of FHIR R4"
 
 
 def _select(select: Mapping[str, Any], *, root: bool) -> set[str]:
@@ -84,6 +119,8 @@ def _reads(node: Node | None, *, root: bool) -> set[str]:
             found = _reads(target, root=root)
             if name == "extension" and _is_root(target, root=root):
                 found.add("extension")
+            if name == "getReferenceKey" and _is_root(target, root=root):
+                found.add(_ABOUT)
             if name in ("ofType", "getReferenceKey"):
                 return found  # their argument is the name of a type
             inner = _is_root(target, root=root) if name in LAMBDAS else root

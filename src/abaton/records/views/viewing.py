@@ -1,0 +1,83 @@
+"""One call from records to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from abaton.errors import SettingsError
+from abaton.records.apart import opened
+from abaton.records.parsing import parse
+from abaton.records.sources import documents, find
+from abaton.records.stages import Consented, Deidentified, Record
+from abaton.records.views.definition import View
+from abaton.records.views.needs import check_elements
+from abaton.records.views.tables import frame
+
+if TYPE_CHECKING:
+    import polars
+
+
+def view(definition: Mapping[str, Any] | str | PathLike[str], records: Any) -> polars.DataFrame:
+    """Turn records into a table with the rows and columns that a view definition says.
+
+    Args:
+        definition: A ViewDefinition (SQL on FHIR v2) as a dict, or the path of its JSON file.
+        records: A resource or a Bundle, as a dict or in any stage of de-identification; many of them; or the path of a
+            file or folder (JSON, NDJSON, gzip), or many paths. Bundles are opened.
+
+    Returns:
+        A polars frame; ``.to_dicts()`` makes it a list of rows.
+
+    Raises:
+        SettingsError: The definition is none, or names a resource or an element that R4 does not have.
+
+    >>> patient = {"resourceType": "Patient", "id": "p1", "gender": "female"}
+    >>> columns = [{"name": "subject", "path": "getResourceKey()"}, {"name": "sex", "path": "gender"}]
+    >>> bundle = {"resourceType": "Bundle", "entry": [{"resource": patient}]}
+    >>> view({"resource": "Patient", "select": [{"column": columns}]}, bundle).to_dicts()
+    [{'subject': 'Patient/p1', 'sex': 'female'}]
+    """
+    return frame(load_view(definition), resources_of(records))
+
+
+def load_view(definition: Mapping[str, Any] | str | PathLike[str]) -> View:
+    """A view from its definition or the file of it; names that R4 does not have are refused with the nearest one."""
+    if isinstance(definition, str | PathLike):
+        try:
+            raw = Path(definition).read_bytes()
+        except OSError as error:
+            raise SettingsError(
+                "the view cannot be read", where=str(definition), remedy=error.strerror or "check the path"
+            ) from None
+        definition = parse(raw, where=str(definition))
+    made = View.load(definition)
+    check_elements(definition)
+    return made
+
+
+def resources_of(records: Any) -> Iterator[dict[str, Any]]:
+    """Every resource of what was given: resources, Bundles, records of any stage, files and folders."""
+    if isinstance(records, str | PathLike):
+        records = [records]
+    if isinstance(records, list | tuple) and all(isinstance(each, str | PathLike) for each in records):
+        for source in find([str(each) for each in records]):
+            for content, where in documents(source):
+                yield from opened(parse(content, where=where))
+    elif isinstance(records, Consented):
+        yield from resources_of(records.record.content)
+    elif isinstance(records, Record | Deidentified):
+        yield from opened(records.content)
+    elif isinstance(records, dict):
+        yield from opened(records)
+    elif isinstance(records, Iterable):
+        for each in records:
+            yield from resources_of(each)
+    else:
+        raise SettingsError(
+            "these are no records",
+            where=type(records).__name__,
+            remedy="give resources or Bundles as dicts, or the path of a file or folder",
+        )
