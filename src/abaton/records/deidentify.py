@@ -4,12 +4,14 @@ Invariants:
 (1) ``id`` and ``identifier`` of a resource carry the same new value, and every reference to it follows;
 (2) every resource that leaves is marked: the anonymisation extension, and the label ANONYED or PSEUDED;
 (3) a contained resource stays only if something still refers to it (dom-3);
-(4) a refusal leaves nothing: a document is answered whole or not at all.
+(4) a refusal leaves nothing: a document is answered whole or not at all;
+(5) a resource that must not leave is left out alone, and references to it stay whole;
+(6) a record that is handed out shares nothing with any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,15 +19,16 @@ from abaton.errors import Refused
 from abaton.records.ages import age_at, age_observation
 from abaton.records.elements import resources, table
 from abaton.records.minimise import Minimiser
+from abaton.records.parsing import bounded
 from abaton.records.need import Dates, Function, Mechanism, Need, Preset, Rule
-from abaton.records.plan import Plan
+from abaton.records.plan import LeftOut, Plan
 from abaton.records.presets import rules
 from abaton.records.pseudonyms import Pseudonyms
-from abaton.records.references import Document, Found, clashes, identity_of, server_of
+from abaton.records.references import Document, Found, clashes, identity_of, old_name, server_of
 from abaton.records.repair import Repair
 from abaton.records.resting import resting
 from abaton.records.scope import Handler, Notes, Scope
-from abaton.records.stages import Consented, Deidentified, Record
+from abaton.records.stages import Consented, ConsentedLot, Deidentified, Record
 from abaton.records.tally import Tally
 from abaton.records.terminology import Codes
 from abaton.records.vocabulary import profiles
@@ -38,7 +41,8 @@ _IDENTIFIED = frozenset({"Patient", "Organization"})
 _ENVELOPE = ("language", "timestamp")
 _MOST_NESTED = 8
 UNEXPECTED = "a record has a form that no FHIR resource has"
-_MOST_NOTES = 20_000
+_MOST_NOTES, _MOST_TARGETS = 20_000, 50_000
+_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class _Kind(NamedTuple):
@@ -80,33 +84,48 @@ class Deidentifier:
         self._notes, self._total = Notes(), Tally()
         self._paper = need.deidentification.preset is Preset.PAPER
         pseudonymised = need.deidentification.mechanism is Mechanism.PSEUDONYMISE
-        # All resources share these: a de-identified record is not changed any more.
         label = "PSEUDED" if pseudonymised else "ANONYED"
         self._meta: dict[str, Any] = {"security": [{"system": _LABELS, "code": label}]}
         self._profiled = {profile: {**self._meta, "profile": [profile]} for profile in profiles()}
         mark = "pseudonymization" if pseudonymised else "anonymization"
         coding = {"system": _MARK_SYSTEM, "code": mark, "display": mark.capitalize()}
         self._marks = [{"url": MARK, "valueCoding": coding}]
+        # Resources that stand alone take turns in one document and one scope: what they point at is remembered.
+        self._alone = self._document(None)
+        self._scope = Scope({}, "", self._alone)
 
     def __call__(self, consented: Consented) -> Deidentified | None:
         """The de-identified record, or nothing if the study does not need it."""
-        mark = self._notes.mark()
+        bounded(consented.record.content)
+        (made,) = self.lot(ConsentedLot((consented.record.content,), consented.ground))
+        if isinstance(made, Refused):
+            raise made
+        return None if made is None else Deidentified(_own(made))
+
+    def lot(self, consented: ConsentedLot) -> list[dict[str, Any] | Refused | None]:
+        """What is left of each of several documents: nothing if it is not needed, or why it is refused.
+
+        Small documents are quicker together, because what has to be set up is set up once. What comes back is to
+        be written and let go: equal parts of it are one object.
+        """
+        mark, contents = self._notes.mark(), consented.contents
+        made: list[dict[str, Any] | Refused | None]
         try:
             with resting():
-                made = self._top(consented.record.content)
-        except RecursionError:
+                made = list(self._documents(contents))
+        except (LeftOut, Refused, RecursionError, *_ERRORS) as error:
             self._notes.take_back(mark)
-            raise Refused("a record is nested too deeply", remedy="no FHIR record needs that") from None
-        except Refused:
-            self._notes.take_back(mark)
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # Python's own message may quote what it stumbled over (a KeyError is nothing but a quotation).
-            self._notes.take_back(mark)
-            raise Refused(UNEXPECTED, remedy="check it with 'abaton records check'") from None
+            if len(contents) > 1:  # one of them is to blame, and only that one
+                return [self.lot(ConsentedLot((each,), consented.ground))[0] for each in contents]
+            if isinstance(error, LeftOut):
+                kind = contents[0]["resourceType"]
+                self._notes.read.append(kind)
+                self._notes.left_out.append((kind, str(error)))
+                return [None]
+            return [_refusal(error)]
         if len(self._notes.seen) > _MOST_NOTES:
             self._total.note(self._notes)
-        return None if made is None else Deidentified(made)
+        return made
 
     def stricter(
         self, rules: tuple[Rule, ...], dates: Dates | None = None
@@ -140,18 +159,35 @@ class Deidentifier:
 
     # Documents
 
-    def _top(self, raw: dict[str, Any]) -> dict[str, Any] | None:
-        kind = self._name(raw)
-        if kind == "Bundle":
-            return self._bundle(raw, 0)
-        self._notes.read.append(kind)
-        part = self._needed(raw, kind)
-        if part is None:
-            return None
-        scope = Scope(raw, identity_of(raw, kind, self.names), self._document(raw))
-        return self._resource(part, kind, scope)
+    def _documents(self, contents: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
+        known = resources()
+        kinds = [
+            kind if (kind := raw.get("resourceType")).__class__ is str and kind in known else self._name(raw)
+            for raw in contents
+        ]
+        # A Bundle makes no use of the identity it would have alone.
+        named = self.names.identities(
+            [
+                (kind, old if (old := raw.get("id")).__class__ is str and old else old_name(raw), "")
+                for raw, kind in zip(contents, kinds, strict=True)
+            ]
+        )
+        scope, wants, resource, read = self._scope, bool(self.need.wants), self._resource, self._notes.read
+        if len(self._alone.targets) > _MOST_TARGETS:
+            self._alone.targets.clear()
+        for raw, kind, identity in zip(contents, kinds, named, strict=True):
+            if kind == "Bundle":
+                yield self._bundle(raw, 0)
+                continue
+            read.append(kind)
+            part = self._needed(raw, kind) if wants else raw
+            if part is None:
+                yield None
+                continue
+            scope.turn(raw, identity)
+            yield resource(part, kind, scope)
 
-    def _document(self, root: dict[str, Any]) -> Document:
+    def _document(self, root: dict[str, Any] | None) -> Document:
         days = self.need.deidentification.shift_days
         return Document(root, self.names, self._notes, self._codes, year=self.year, shift_days=days)
 
@@ -169,7 +205,7 @@ class Deidentifier:
             return raw
         for name, want in self._chosen.matching(raw, kind):
             if want.function is Function.COUNT:
-                self._total.answers[f"count {name}"] += 1
+                self._notes.answers.append(f"count {name}")
         part = self._chosen.part(raw, kind, self._notes)
         if part is None:
             self._notes.left_out.append((kind, "not needed by the study"))
@@ -178,6 +214,18 @@ class Deidentifier:
     def _bundle(self, raw: dict[str, Any], depth: int) -> dict[str, Any] | None:
         if depth > _MOST_NESTED:
             raise Refused("Bundles are nested too deeply", remedy="export one Bundle per document")
+        mark = self._notes.mark()
+        left_out: dict[int, str] = {}
+        made = self._opened(raw, depth, {}, left_out)
+        if left_out:
+            # Known only after the walk, so it is walked again: references to them must not lead to an entry.
+            self._notes.take_back(mark)
+            made = self._opened(raw, depth, left_out, {})
+        return made
+
+    def _opened(
+        self, raw: dict[str, Any], depth: int, without: dict[int, str], left_out: dict[int, str]
+    ) -> dict[str, Any] | None:
         self._notes.read.append("Bundle")
         document = self._document(raw)
         listed = raw.get("entry")
@@ -198,7 +246,10 @@ class Deidentifier:
                 continue
             read.append(kind)
             part = self._needed(resource, kind) if wants else resource
-            if part is None and not self._wants_age(kind):
+            if id(resource) in without:
+                self._notes.left_out.append((kind, without[id(resource)]))
+                part = None
+            elif part is None and not self._wants_age(kind):
                 continue
             url = entry.get("fullUrl")
             server = ""
@@ -206,14 +257,20 @@ class Deidentifier:
                 server = server_of(url)
             todo.append((part, resource, kind, url, server))
         named = iter(document.enter([found for found in todo if found[2] != "Bundle"]))
-        made = self._collect(document, todo, named, depth)
+        made = self._collect(document, todo, named, depth, without, left_out)
         if wants and not made:
             self._notes.left_out.append(("Bundle", "nothing in it is needed by the study"))
             return None
         return self._envelope(raw, document, made)
 
     def _collect(
-        self, document: Document, todo: list[Found], named: Iterator[tuple[str, str]], depth: int
+        self,
+        document: Document,
+        todo: list[Found],
+        named: Iterator[tuple[str, str]],
+        depth: int,
+        without: dict[int, str],
+        left_out: dict[int, str],
     ) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         seen: set[str] = set()
@@ -225,13 +282,19 @@ class Deidentifier:
                     made.append({"fullUrl": self.names.address(inner["id"]), "resource": inner})
                 continue
             identity, address = next(named)
+            if id(raw) in without:
+                continue
             scope.turn(raw, identity)
             if wants:
                 ages = self._ages(kind, scope)
                 made.extend({"fullUrl": self.names.address(each["id"]), "resource": each} for each in ages)
             if part is None:
                 continue
-            out = self._resource(part, kind, scope)
+            try:
+                out = self._resource(part, kind, scope)
+            except LeftOut as error:
+                left_out[id(raw)] = str(error)
+                continue
             # bdl-7: two versions of one resource cannot both have the address.
             made.append({"resource": out} if address in seen else {"fullUrl": address, "resource": out})
             seen.add(address)
@@ -399,3 +462,19 @@ class Deidentifier:
 
     def _identifier(self, identity: str) -> dict[str, Any]:
         return {"value": identity} if self._paper else {"system": self.names.system, "value": identity}
+
+
+def _refusal(error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, RecursionError):
+        return Refused("a record is nested too deeply", remedy="no FHIR record needs that")
+    # Python's own message may quote what it stumbled over (a KeyError is nothing but a quotation).
+    return Refused(UNEXPECTED, remedy="check it with 'abaton records check'")
+
+
+def _own(node: Any) -> Any:
+    """A copy that shares nothing that can be changed."""
+    if node.__class__ is dict:
+        return {key: _own(each) for key, each in node.items()}
+    return [_own(each) for each in node] if node.__class__ is list else node

@@ -13,7 +13,7 @@ import gzip
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,17 +27,18 @@ from abaton.records.deidentify import Deidentifier
 from abaton.records.mapping import MappingFile
 from abaton.records.minimise import Minimiser
 from abaton.records.need import Identity, Mechanism, Need
-from abaton.records.parsing import dump, parse
+from abaton.records.parsing import dump, parse_all
 from abaton.records.plan import Plan
 from abaton.records.presets import rules
 from abaton.records.pseudonyms import MappingSink, Pseudonyms
 from abaton.records.resting import resting
 from abaton.records.resuming import State, unfinished
-from abaton.records.sources import Source, documents, safe_name
-from abaton.records.stages import Consented, Record
+from abaton.records.sources import Source, numbered, safe_name
+from abaton.records.stages import ConsentedLot
 from abaton.records.tally import Tally
 
 _LEAST_STRETCH = 16 * 1024 * 1024
+_LOT, _LOT_BYTES = 64, 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None =
     wish = need.deidentification
     lasting = wish.mechanism is Mechanism.PSEUDONYMISE
     site, sink = "" if wish.link_sites else site, sink if lasting else None
-    made = Pseudonyms(need.study, key, site=site, sink=sink, lasting=lasting)
+    made = Pseudonyms(need.study, key, site=site, sink=sink)
     if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
 
         def issue() -> str:
@@ -109,41 +110,64 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
     written = refused = 0
     try:
         with replacing(target) as begun, _writer(begun, packed=source.is_packed) as stream:
-            for raw, where in documents(source):
-                try:
-                    made = deidentified(raw, make, ground=job.ground, where=where)
-                except Refused as error:
-                    if not job.skip_refused:
-                        raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
-                    refused += 1
-                    continue
-                if made is not None:
-                    stream.write(made + b"\n")
-                    written += 1
+            for lot in _lots(source):
+                made = deidentified([raw for raw, _ in lot], make, ground=job.ground)
+                for (_, number), each in zip(lot, made, strict=True):
+                    if isinstance(each, Refused):
+                        if not job.skip_refused:
+                            raise Refused(each.what, where=source.place(number), remedy=each.remedy)
+                        refused += 1
+                    elif each is not None:
+                        stream.write(each + b"\n")
+                        written += 1
         if not written:
             target.unlink()
     except AbatonError as error:
         make.tally()
-        refusal = type(error)(error.what, where=error.where or source.path, remedy=error.remedy)
-        return Outcome(source.path, "", Tally(refused=1), str(refusal), error.exit_code)
+        refusal = type(error)(error.what, where=error.where or source.name, remedy=error.remedy)
+        return Outcome(source.name, "", Tally(refused=1), str(refusal), error.exit_code)
     except OSError as error:
         make.tally()
-        told = unfinished(error, source.path)
-        return Outcome(source.path, "", Tally(), str(told), told.exit_code)
+        told = unfinished(error, source.name)
+        return Outcome(source.name, "", Tally(), str(told), told.exit_code)
     counted = make.tally()
     counted.refused = refused
-    return Outcome(source.path, target.name if written else "", counted)
+    return Outcome(source.name, str(target) if written else "", counted)
 
 
-def deidentified(raw: bytes, make: Deidentifier, *, ground: str, where: str = "") -> bytes | None:
-    """A document as it was read, de-identified, as it is written; nothing if the study does not need it."""
+def _lots(source: Source) -> Iterator[list[tuple[bytes, int]]]:
+    """The documents of a source, so many at a time as are quick together and small enough to hold."""
+    lot: list[tuple[bytes, int]] = []
+    size = 0
+    for raw, number in numbered(source):
+        lot.append((raw, number))
+        size += len(raw)
+        if len(lot) == _LOT or size > _LOT_BYTES:
+            yield lot
+            lot, size = [], 0
+    if lot:
+        yield lot
+
+
+def deidentified(raws: Sequence[bytes], make: Deidentifier, *, ground: str) -> list[bytes | Refused | None]:
+    """Documents as they were read, de-identified, as they are written.
+
+    In the place of a document stands nothing if the study does not need it, or why it is refused.
+    """
     with resting():
-        return _through(raw, make, ground, where)
+        return _through(raws, make, ground)
 
 
-def _through(raw: bytes, make: Deidentifier, ground: str, where: str) -> bytes | None:
-    made = make(Consented.on_ground(Record(parse(raw, where=where)), ground))
-    return None if made is None else dump(made.content)
+def _through(raws: Sequence[bytes], make: Deidentifier, ground: str) -> list[bytes | Refused | None]:
+    read = parse_all(raws)
+    contents = [each for each in read if not isinstance(each, Refused)]
+    made = [
+        dump(each) if each.__class__ is dict else each for each in make.lot(ConsentedLot(contents, ground))
+    ]
+    for place, each in enumerate(read) if len(contents) < len(read) else ():
+        if isinstance(each, Refused):
+            made.insert(place, each)
+    return made
 
 
 @contextmanager
@@ -222,12 +246,16 @@ def export(
         return []
     job = state.settle(job)
     names = job.names()
+    targets = _targets(sources, out, names)
     todo, outcomes = [], []
-    for source in sources:
+    for source, target in targets:
         if state.is_done(source, names):
             continue
-        todo.append((source, out / safe_name(source, names)))
+        _prepare(target.parent)
+        todo.append((source, target))
     for outcome, source in _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool):
+        if outcome.out:
+            outcome.out = str(Path(outcome.out).relative_to(out.resolve() if pool else out))
         if not outcome.error:
             state.done(source, names, outcome.out)
         step(outcome)
@@ -235,6 +263,21 @@ def export(
     if not any(outcome.error for outcome in outcomes):
         state.finish()
     return outcomes
+
+
+def _targets(sources: list[Source], out: Path, names: Pseudonyms) -> list[tuple[Source, Path]]:
+    """Where each source goes; two that would go to one place are refused before anything is written."""
+    made: dict[Path, Source] = {}
+    for source in sources:
+        target = out / safe_name(source, names)
+        if target in made:
+            raise SettingsError(
+                "two inputs have the same name and would become one output",
+                where=f"{made[target].name} and {source.name}",
+                remedy="give the folders that hold them instead of the files, or export them apart",
+            )
+        made[target] = source
+    return [(source, target) for target, source in made.items()]
 
 
 def _prepare(out: Path) -> None:
@@ -285,7 +328,6 @@ def _run_elsewhere(todo: list[tuple[Source, Path]], job: Job, pool: Pool) -> Ite
 
     try:
         for outcome, source in _side_by_side(submit, todo, pool.size):
-            outcome.source = source.path
             yield outcome, source
     finally:
         for folder in {target.parent for _, target in todo}:
@@ -320,13 +362,13 @@ def _joined(parts: list[Outcome], target: Path) -> Outcome:
     for part in parts:
         whole.tally.add(part.tally)
     failed = next((part for part in parts if part.error), None)
-    pieces = [target.with_name(part.out) for part in parts if part.out]
+    pieces = [Path(part.out) for part in parts if part.out]
     if failed is not None:
         whole.error, whole.exit_code = failed.error, failed.exit_code
     elif pieces:
         try:
             _join(pieces, target)
-            whole.out = target.name
+            whole.out = str(target)
         except OSError as error:
             told = unfinished(error, whole.source)
             whole.tally, whole.error, whole.exit_code = Tally(), str(told), told.exit_code

@@ -13,20 +13,20 @@ from datetime import date, timedelta
 from typing import Any, NoReturn
 
 from abaton.errors import SettingsError
+from abaton.records.ages import OLDEST, death_of, earliest, year_of
 from abaton.records.elements import is_primitive
 from abaton.records.pseudonyms import as_uuid, token_of
+from abaton.records.quantities import QUANTITIES, measure
 from abaton.records.references import remap
 from abaton.records.scope import Handler, Node, Scope
 from abaton.records.scrub import scrub
-from abaton.records.shapes import usual
-from abaton.records.terminology import measure, terminology
+from abaton.records.terminology import terminology
 
 Settings = Mapping[str, str]
 Maker = Callable[[Settings, Node], Handler]
 
 NUMBERS = frozenset({"integer", "positiveInt", "unsignedInt", "decimal"})
 DATES = frozenset({"date", "dateTime", "instant"})
-QUANTITIES = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})
 
 
 def refuse(method: str, node: Node, why: str) -> NoReturn:
@@ -51,10 +51,7 @@ def keep(settings: Settings, node: Node) -> Handler:
     if "digits" in settings and node.type not in NUMBERS:
         refuse("keep", node, "only a number has a number of digits")
     if node.type == "boolean":
-        return usual(
-            lambda v, scope: v if v is True or v is False else scope.drop(node, "malformed"),
-            "made = v if v is True or v is False else $slow(v, scope)",
-        )
+        return lambda v, scope: v if v is True or v is False else scope.drop(node, "malformed")
     if node.type in NUMBERS:
         return _kept_number(settings, node)
     return lambda v, scope: v if v.__class__ is str else scope.drop(node, "malformed")
@@ -70,10 +67,7 @@ def _kept_number(settings: Settings, node: Node) -> Handler:
             return v if -most < v < most else scope.drop(node, "number too long")
         return scope.drop(node, "malformed")
 
-    fits = "(v.__class__ is int or v.__class__ is float)" if wide else "v.__class__ is int"
-    return usual(
-        number, f"made = v if {fits} and $least < v < $most else $slow(v, scope)", least=-most, most=most
-    )
+    return number
 
 
 def redact(_: Settings, node: Node) -> Handler:
@@ -130,46 +124,30 @@ def generalise(settings: Settings, node: Node) -> Handler:
     return maker(settings, node)
 
 
-def year_of(value: Any) -> int | None:
-    """The year of a FHIR date, or nothing if it is not one."""
-    if value.__class__ is not str or not (len(value) == 4 or value[4:5] == "-"):
-        return None
-    head = value[:4]
-    return int(head) if len(head) == 4 and head.isascii() and head.isdigit() else None
-
-
 def _year(settings: Settings, node: Node) -> Handler:
     if node.type not in DATES:
         refuse("generalise", node, "only a date has a year")
     tail = "-01-01T00:00:00Z" if node.type == "instant" else ""
-    if "cap" not in settings:
+    cap = int(_number(settings, "cap", node)) if "cap" in settings else None
+    years = {f"{year}-": (year, f"{year}{tail}") for year in range(1900, 2100)}
+    reach = 9999 if cap is None else cap + 1
+    is_birth = node.name in ("birthDate", "bornDate") or ".bornPeriod." in node.path
 
-        def run(value: Any, scope: Scope) -> Any:
-            # The four digits of the year are all that stays, so nothing else of the text needs checking.
-            if value.__class__ is str and value[4:5] in ("-", ""):
-                head = value[:4]
-                if len(head) == 4 and head.isascii() and head.isdigit():
-                    return head + tail
-            return scope.drop(node, "malformed")
-
-        return usual(
-            run,
-            """\
-made = $years.get(v[:5]) if v.__class__ is str else None
-if made is None:
-    made = $slow(v, scope)""",
-            years={f"{year}-": f"{year}{tail}" for year in range(1900, 2100)},
-        )
-    cap = int(_number(settings, "cap", node))
-
-    def capped(value: Any, scope: Scope) -> Any:
+    def run(value: Any, scope: Scope) -> Any:
+        if value.__class__ is str and (found := years.get(value[:5])) is not None:
+            year, made = found
+            if year >= scope.year - reach:  # for the dead the cap reaches back further still
+                return made
         year = year_of(value)
         if year is None:
             return scope.drop(node, "malformed")
-        # HIPAA 164.514(b)(2)(i)(C): all ages over 89 become one class, here "born cap + 1 years ago".
-        return f"{max(year, scope.document.year - cap - 1):04d}{tail}"
+        if cap is not None and year < (first := earliest(scope, cap)):
+            if is_birth and death_of(scope.raw) is True:
+                return scope.drop(node, "age at death not known")
+            year = first
+        return f"{year:04d}{tail}"
 
-    return capped
+    return run
 
 
 def _band(settings: Settings, node: Node) -> Handler:
@@ -243,6 +221,9 @@ def shift(_: Settings, node: Node) -> Handler:
         days = scope.document.offset(scope.subject())
         if not days:
             return scope.drop(node, "shift without a known subject")
+        first = earliest(scope, OLDEST)
+        if year <= first:  # a day so long ago tells an age over 89: its year must do
+            return f"{first:04d}" + ("-01-01T00:00:00Z" if tail else "")
         try:
             return _moved(value, days) + tail
         except (ValueError, OverflowError):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
@@ -38,16 +38,58 @@ def parse(raw: bytes, *, where: str = "", limit: int = MAX_BYTES) -> dict[str, A
     """
     if len(raw) > limit:
         _refuse(f"the document is larger than {limit:,} bytes", where, "split it, or raise the limit")
-    head = raw[:3]
-    if head == b"\xef\xbb\xbf":
-        _refuse("the document starts with a byte order mark", where, "save it as plain UTF-8")
-    if raw[:64].lstrip().startswith(b"<"):
-        _refuse("this is XML; only FHIR JSON is read", where, "export the records as JSON or NDJSON")
+    if raw[:1] != b"{":
+        _look_at_start(raw, where)
     document = _fast(raw, where) if orjson is not None else _slow(raw, where)
     if document.__class__ is not dict:
         _refuse("the document is not a JSON object", where, "give one FHIR resource per document")
     made: dict[str, Any] = document
     return made
+
+
+def parse_all(raws: Sequence[bytes]) -> list[dict[str, Any] | Refused]:
+    """The object in each of several documents, or why it is refused.
+
+    Lines of a bulk export are nearly always written without spaces: then all of them are written again at once. One
+    complete object cannot be the beginning of another, so if the whole is the same, so is every line of it.
+
+    >>> parse_all([b'{"a":1}', b'{"a":1,"a":2}'])[0]
+    {'a': 1}
+    """
+    if orjson is not None and len(raws) > 1:
+        try:
+            made = [orjson.loads(raw) for raw in raws]
+            again, whole = orjson.dumps(_around(made, _AROUND - 1)), b",".join(raws)
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            pass
+        else:
+            same = len(again) == len(whole) + 2 * _AROUND and again.startswith(whole, _AROUND)
+            if same and not any(each.__class__ is not dict for each in made):
+                return made
+    return [_parsed(raw) for raw in raws]
+
+
+def _parsed(raw: bytes) -> dict[str, Any] | Refused:
+    try:
+        return parse(raw)
+    except Refused as error:
+        return error
+
+
+def _look_at_start(raw: bytes, where: str) -> None:
+    if raw[:3] == b"\xef\xbb\xbf":
+        _refuse("the document starts with a byte order mark", where, "save it as plain UTF-8")
+    if raw[:64].lstrip().startswith(b"<"):
+        _refuse("this is XML; only FHIR JSON is read", where, "export the records as JSON or NDJSON")
+
+
+def bounded(document: Any) -> None:
+    """Refuse a document that is nested too deeply, before anything walks into it.
+
+    >>> bounded({"resourceType": "Patient"})
+    """
+    if _depth(document) > MAX_DEPTH:
+        _too_deep("")
 
 
 def dump(document: dict[str, Any]) -> bytes:
@@ -75,13 +117,16 @@ def _again(document: Any, raw: bytes, where: str) -> tuple[bytes, int]:
         return orjson.dumps(document), 0
     # orjson writes no deeper than a limit of its own: with that many lists around it less ours, what it
     # still writes is within ours. So one writing looks at keys and nesting both.
-    around = document
-    for _ in range(_AROUND):
-        around = [around]
     try:
-        return orjson.dumps(around), _AROUND
+        return orjson.dumps(_around(document, _AROUND)), _AROUND
     except orjson.JSONEncodeError:
         _too_deep(where)
+
+
+def _around(document: Any, lists: int) -> Any:
+    for _ in range(lists):
+        document = [document]
+    return document
 
 
 def _deepest() -> int:
@@ -163,7 +208,7 @@ def _whole(digits: str) -> int | float:
 
 def _depth(document: Any) -> int:
     level, depth = [document], 0
-    while level:
+    while level and depth <= MAX_DEPTH:
         level = [
             child
             for node in level

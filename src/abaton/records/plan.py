@@ -10,32 +10,28 @@ without its name;
 (2) the first rule of the table that finds an element decides about it;
 (3) a required element that does not survive is replaced by the least that is valid;
 (4) nothing empty is left: no empty object, list or text (ele-1);
-(5) an unknown modifierExtension refuses the whole resource, because it may turn its meaning round.
+(5) an unknown modifierExtension leaves the whole resource out, because it may turn its meaning round; the other
+resources of the document stay.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
-from abaton.errors import Refused, SettingsError
+from abaton.errors import SettingsError
 from abaton.records.elements import Element, is_primitive, is_resource_slot, table
 from abaton.records.fixups import FIXUPS, idle
 from abaton.records.methods import METHODS, SETTINGS, WHOLE
 from abaton.records.need import Rule
 from abaton.records.repair import Repair
 from abaton.records.rules import Line, Where, understand
-from abaton.records.scope import Handler, Node, Scope, masked
-from abaton.records.shapes import Run, Shape, usual, usual_list
+from abaton.records.scope import Dropped, Handler, Node, Scope, masked
 from abaton.records.terminology import absent_reason, concept
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
 States = tuple[State, ...]
 _MOST_SHAPES = 4096
-_USUAL = """\
-run = $runs.get(tuple(v), $slow) if v.__class__ is dict else $slow
-made = run(v, scope)"""
 STRUCTURAL = frozenset({"id", "meta", "contained", "identifier", "implicitRules"})
 """Elements of a resource that no rule decides about: they are made new, or go."""
 
@@ -48,6 +44,23 @@ class Under(NamedTuple):
 
     keep: bool
     limit: int
+
+
+class Shape(NamedTuple):
+    """What happens to the keys of an object, decided once for all objects that have the same keys.
+
+    ``full`` is how many elements an object has that lacks nothing (-1 if every one lacks something); ``settled``
+    says that such an object is valid as it is.
+    """
+
+    steps: tuple[tuple[str, Handler], ...]
+    dropped: Dropped | None
+    full: int
+    settled: bool
+
+
+class LeftOut(Exception):
+    """A resource that must not leave although its document may; carries the place and the reason, never a value."""
 
 
 class Plan:
@@ -198,11 +211,11 @@ class Plan:
 
     def _object(self, node: Node, states: States, *, under: Under) -> Handler:
         fields = table()[node.type]
-        runs: dict[tuple[str, ...], Run] = {}
+        shapes: dict[tuple[str, ...], Shape] = {}
         repair = Repair(node.type)
         fixup = FIXUPS.get(node.type)
 
-        def learn(keys: tuple[str, ...]) -> Run:
+        def learn(keys: tuple[str, ...]) -> Shape:
             steps: list[tuple[str, Handler]] = []
             drops: list[tuple[str, str]] = []
             for key in keys:
@@ -216,18 +229,26 @@ class Plan:
                     steps.append((key, found))
             full = -1 if repair.needs([k for k, _ in steps]) else len(steps)
             settled = full > 0 and idle(node.type, [k for k, _ in steps])
-            instead = partial(runs.__setitem__, keys)
-            made = Shape(tuple(steps), tuple(drops), full, finish, settled=settled, instead=instead)
-            if len(runs) < _MOST_SHAPES:
-                runs[keys] = made.step_by_step
-            return made.step_by_step
+            made = Shape(tuple(steps), Dropped(tuple(drops)) if drops else None, full, settled)
+            if len(shapes) < _MOST_SHAPES:
+                shapes[keys] = made
+            return made
 
         def run(value: Any, scope: Scope) -> Any:
             if value.__class__ is not dict:
                 return scope.drop(node, "malformed")
             keys = tuple(value)
-            found = runs.get(keys) or learn(keys)
-            return found(value, scope)
+            steps, dropped, full, settled = shapes.get(keys) or learn(keys)
+            if dropped is not None:
+                scope.seen(dropped)
+            out = {}
+            for key, handler in steps:
+                made = handler(value[key], scope)
+                if made is not None:
+                    out[key] = made
+            if settled and len(out) == full and not scope.tells:
+                return out
+            return finish(out, value, scope, full)
 
         def finish(out: dict[str, Any], value: dict[str, Any], scope: Scope, full: int) -> Any:
             """Make what is left of an object valid."""
@@ -243,7 +264,7 @@ class Plan:
             # What was put in takes the place R4 gives it, so that a second run finds nothing to move.
             return fixed if fixed is None or len(fixed) == size else repair.in_order(fixed)
 
-        return usual(run, _USUAL, runs=runs)
+        return run
 
     def _element(
         self, node: Node, fields: dict[str, Element], key: str, states: States, *, under: Under
@@ -256,7 +277,7 @@ class Plan:
         if top and key in STRUCTURAL and not (key == "identifier" and element.type != "Identifier"):
             return "made new"
         if key == "modifierExtension":
-            return _refuse_modifier(node)
+            return _leave_out
         if key == "id" and not top:
             return "no rule"
         below = Node(f"{node.path}.{key}", element.type, node.type, key)
@@ -344,7 +365,7 @@ def _each(handler: Handler, node: Node) -> Handler:
             return None if made is None else [made]
         return [made for each in value if (made := handler(each, scope)) is not None] or None
 
-    return usual_list(run, handler)
+    return run
 
 
 def _masking(handler: Handler) -> Handler:
@@ -356,15 +377,8 @@ def _masking(handler: Handler) -> Handler:
     return run
 
 
-def _refuse_modifier(node: Node) -> Handler:
-    def run(value: Any, scope: Scope) -> Any:
-        raise Refused(
-            "a resource has a modifierExtension that may change its meaning",
-            where=f"{node.path}.modifierExtension",
-            remedy="resolve it at the source, or leave the resource out",
-        )
-
-    return run
+def _leave_out(value: Any, scope: Scope) -> Any:
+    raise LeftOut("modifierExtension that may change its meaning")
 
 
 def _check(line: Line) -> None:

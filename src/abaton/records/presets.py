@@ -91,9 +91,9 @@ nodesByType('decimal')                      keep digits=6
 """
 _TIME = {
     Dates.YEAR: """
-nodesByType('date')                         generalise to=year
-nodesByType('dateTime')                     generalise to=year
-nodesByType('instant')                      generalise to=year
+nodesByType('date')                         generalise to=year cap=89
+nodesByType('dateTime')                     generalise to=year cap=89
+nodesByType('instant')                      generalise to=year cap=89
 """,
     Dates.SHIFT: """
 nodesByType('date')                         shift

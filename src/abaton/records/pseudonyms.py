@@ -9,8 +9,8 @@ study id);
 
 Invariants:
 (1) the same old identity under the same study key gives the same new one, in every document and process;
-(2) an identity made here is recognised by its proof and left as it is, so de-identifying twice changes
-nothing;
+(2) an identity made under the same key is recognised by its proof and left as it is, so de-identifying twice
+changes nothing; the proof hangs on the key, so nobody else can write one;
 (3) without a key, everything hangs on a key drawn for this export and thrown away: nothing can be linked
 later.
 """
@@ -146,9 +146,20 @@ _SPREAD = [(3 * half, _upper(half)) for half in (16, 8, 4, 2, 1)]
 _LETTERS = _ALPHABET.encode() * 8
 
 
+_THREE = [a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET]
+
+
 def letters(token: bytes) -> str:
-    """16 bytes as 26 letters and digits."""
-    return letters_of([token])[0]
+    """16 bytes as 26 letters and digits.
+
+    >>> letters(bytes(range(16)))
+    'AAAQEAYEAUDAOCAJBIFQYDIOB4'
+    """
+    n, of = int.from_bytes(token, "big") << 7, _THREE
+    first = (
+        f"{of[n >> 120]}{of[n >> 105 & 32767]}{of[n >> 90 & 32767]}{of[n >> 75 & 32767]}{of[n >> 60 & 32767]}"
+    )
+    return f"{first}{of[n >> 45 & 32767]}{of[n >> 30 & 32767]}{of[n >> 15 & 32767]}{of[n & 32767]}"[:26]
 
 
 def letters_of(tokens: Sequence[bytes]) -> list[str]:
@@ -219,7 +230,6 @@ class Pseudonyms:
         site: The site's name, which enters every identity; empty when the study links its sites.
         sink: Where mapping rows of subjects go.
         issue: A source of ready-made subject identities; a random one makes pseudo-identities.
-        lasting: Whether the key outlives this export, so that its proof may hang on it.
 
     >>> names = Pseudonyms("heart", bytes(range(32)))
     >>> new = names.identity("Patient", "3466")
@@ -235,24 +245,26 @@ class Pseudonyms:
         site: str = "",
         sink: MappingSink | None = None,
         issue: Callable[[], str] | None = None,
-        lasting: bool = True,
     ) -> None:
         check_key(key)
         self.study, self.site = study, site
         self.system = f"urn:uuid:{uuid.uuid5(_STUDIES, study)}"
         self._sink, self._issue = sink, issue
         self._hmac = _Hmac(derive(key, study, "identity"))
-        self._proof = derive(key if lasting else b"", study, "proof")
+        self._proof = derive(key, study, "proof")
         self._prefix = f"{site}\0".encode()
         self._begun: dict[tuple[str, str], _Hmac] = {}
-        self._known: dict[tuple[str, str, str], tuple[str, str]] = {}
+        self._known: dict[tuple[str, str, str], str] = {}
         self._addresses: dict[str, str] = {}
         self._issued: set[str] = set()
 
     def token(self, kind: str, old: str, server: str = "") -> bytes:
         """The 16 bytes that stand for something old."""
         begun = self._begun.get((kind, server)) or self._begin(kind, server)
-        body = begun(old.encode())[:_BODY]
+        inner, outer = begun.inner.copy(), begun.outer.copy()
+        inner.update(old.encode())
+        outer.update(inner.digest())
+        body = outer.digest()[:_BODY]
         return body + _sha256(self._proof + body).digest()[:_PROOF]
 
     def _begin(self, kind: str, server: str) -> _Hmac:
@@ -279,31 +291,44 @@ class Pseudonyms:
 
     def identity(self, kind: str, old: str, server: str = "") -> str:
         """The new identity of a resource, or the old one if it was made here."""
-        return self.pair(kind, old, server)[0]
-
-    def pair(self, kind: str, old: str, server: str = "") -> tuple[str, str]:
-        """The new identity of a resource, and the ``fullUrl`` that belongs to it."""
         found = self._known.get((kind, old, server))
         if found is not None:
             return found
-        if len(old) == 26 or self._issued:
-            token = token_of(old)
-            if old in self._issued or (token is not None and self.proves(token)):
-                return self._remember(kind, old, server, old, self.address(old))
-        if kind == "Patient":
+        if (len(old) == 26 or self._issued) and self.is_ours(old):
+            new = old
+        elif kind == "Patient":
             new = self._subject(old, server)
-            return self._remember(kind, old, server, new, self.address(new))
-        token = self.token(kind, old, server)
-        return self._remember(kind, old, server, letters(token), as_uuid(token))
+        else:
+            new = letters(self.token(kind, old, server))
+        if len(self._known) >= _REMEMBERED:
+            self.forget()
+        self._known[kind, old, server] = new
+        return new
+
+    def identities(self, wanted: Sequence[tuple[str, str, str]]) -> list[str]:
+        """The same as :meth:`identity` for many that are met once: they are not remembered unless they have to be."""
+        tokens, others = self._tokens(wanted)
+        made = letters_of(tokens)
+        for place, identity in others.items():
+            made[place] = identity
+        return made
 
     def pairs(self, wanted: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
-        """The same as :meth:`pair` for many that are met once: they are not remembered unless they have to be."""
+        """The same with the ``fullUrl`` that belongs to each."""
+        tokens, others = self._tokens(wanted)
+        made = list(zip(letters_of(tokens), addresses_of(tokens), strict=True))
+        for place, identity in others.items():
+            made[place] = (identity, self.address(identity))
+        return made
+
+    def _tokens(self, wanted: Sequence[tuple[str, str, str]]) -> tuple[list[bytes], dict[int, str]]:
+        """The 16 bytes of each, and by its place what is known or issued otherwise."""
         tokens: list[bytes] = []
-        others: dict[int, tuple[str, str]] = {}
+        others: dict[int, str] = {}
         begun_for, proof, issued = self._begun, self._proof, self._issued
         for kind, old, server in wanted:
             if kind == "Patient" or len(old) == 26 or old in issued:
-                others[len(tokens)] = self.pair(kind, old, server)
+                others[len(tokens)] = self.identity(kind, old, server)
                 tokens.append(_BETWEEN)
                 continue
             begun = begun_for.get((kind, server)) or self._begin(kind, server)
@@ -312,16 +337,7 @@ class Pseudonyms:
             outer.update(inner.digest())
             body = outer.digest()[:_BODY]
             tokens.append(body + _sha256(proof + body).digest()[:_PROOF])
-        made = list(zip(letters_of(tokens), addresses_of(tokens), strict=True))
-        for place, pair in others.items():
-            made[place] = pair
-        return made
-
-    def _remember(self, kind: str, old: str, server: str, new: str, address: str) -> tuple[str, str]:
-        if len(self._known) >= _REMEMBERED:
-            self.forget()
-        made = self._known[kind, old, server] = (new, address)
-        return made
+        return tokens, others
 
     def address(self, identity: str) -> str:
         """The ``fullUrl`` that belongs to an identity."""
@@ -345,6 +361,8 @@ class Pseudonyms:
 
     def _subject(self, old: str, server: str) -> str:
         token = self.token("Patient", old, server)
+        if self._sink is None and self._issue is None:
+            return letters(token)
         tag = letters(self.token("tag", letters(token)))
         known = None if self._sink is None else self._sink.find(self.study, tag)
         if known is None:

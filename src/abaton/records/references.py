@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from abaton.records.ages import death_of
 from abaton.records.elements import resources
 from abaton.records.pseudonyms import Pseudonyms, as_uuid
 from abaton.records.scope import Beside, Handler, Node, Notes, Scope
 from abaton.records.scrub import words_of
-from abaton.records.shapes import usual
 
 if TYPE_CHECKING:
     from abaton.records.methods import Settings
@@ -36,16 +36,6 @@ _UUID = re.compile(
 )
 SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
 """The elements in which a resource names the person it is about."""
-_USUAL = """\
-try:
-    made = targets[v["reference"]]
-except (KeyError, TypeError):
-    made = None
-if made is None or len(v) != 1:
-    if made is not None and len(v) == 2 and "display" in v:
-        seen($display)
-    else:
-        made = $slow(v, scope)"""
 
 
 # An entry of a Bundle: the part of it that is needed, the whole, its type, its address, and its server if that counts.
@@ -78,10 +68,11 @@ def target_of(pointer: object) -> str:
 
 
 class Document:
-    """One document (a resource, or a Bundle with its entries) and where its references lead."""
+    """One document and where its references lead: a Bundle with its entries, or, without a root, single resources."""
 
     __slots__ = (
         "_found",
+        "_deaths",
         "_identifiers",
         "_named",
         "_places",
@@ -99,7 +90,7 @@ class Document:
 
     def __init__(
         self,
-        root: dict[str, Any],
+        root: dict[str, Any] | None,
         names: Pseudonyms,
         notes: Notes,
         codes: Codes,
@@ -117,6 +108,7 @@ class Document:
         self._places: dict[tuple[str, str], str] | None = None
         self._identifiers: dict[tuple[str, str], str] | None = None
         self._words: frozenset[str] | None = None
+        self._deaths: dict[str, int] | None = None
 
     def enter(self, found: Sequence[Found]) -> list[tuple[str, str]]:
         """Give the entries of a Bundle their new identities and remember how they can be pointed at."""
@@ -182,17 +174,35 @@ class Document:
                 return new if new.startswith("urn:") else self.names.address(new.rpartition("/")[2])
         return self.only_subject
 
+    def last_year(self, scope: Scope) -> int:
+        """The last year that counts for somebody's age: that of death as far as the document tells it, or this year."""
+        if "deceasedDateTime" in scope.raw or "deceasedDate" in scope.raw:
+            died = death_of(scope.raw)
+            return self.year if died is True else died or self.year
+        if self._deaths is None:
+            people = (
+                (person, new) for person, new in self.entries if person.get("resourceType") == "Patient"
+            )
+            died_in = ((self.names.address(new), death_of(person)) for person, new in people)
+            self._deaths = {address: year for address, year in died_in if year is not True and year}
+        return self._deaths.get(scope.subject(), self.year) if self._deaths else self.year
+
     def offset(self, subject: str) -> int:
         """How many days the dates of a subject move back; 0 when the subject is not known."""
         return 1 + self.names.number("offset", subject) % self.shift_days if subject else 0
 
-    def words(self) -> frozenset[str]:
+    def words(self, scope: Scope) -> frozenset[str]:
         """What the persons in this document are known by."""
+        if self.root is None:
+            return words_of(scope.raw if scope.container is None else scope.container.raw)
         if self._words is None:
             self._words = words_of(self.root)
         return self._words
 
     def _turn(self, reference: str) -> str:
+        kind, slash, old = reference.partition("/")
+        if slash and kind in resources() and old.isalnum():  # as nearly always; the rest has more forms
+            return self._place(kind, old) or f"{kind}/{self.names.identity(kind, old)}"
         match = _REST.fullmatch(reference) if "/" in reference else None
         if match is not None and match[2] in resources():
             return self._place(match[2], match[3]) or f"{match[2]}/{self.names.identity(match[2], match[3])}"
@@ -206,6 +216,8 @@ class Document:
 
     def _place(self, kind: str, old: str) -> str | None:
         """The new address of an entry by its type and id; the first of two with the same counts."""
+        if not self._found:
+            return None
         if self._places is None:
             listed = zip(reversed(self._found), reversed(self._wanted), reversed(self._named), strict=True)
             self._places = {
@@ -269,10 +281,15 @@ def _content(resource: dict[str, Any]) -> str:
     return repr(resource)
 
 
+def old_name(resource: dict[str, Any], otherwise: str = "") -> str:
+    """What a resource that stands alone is known by."""
+    old = resource.get("id")
+    return old if old.__class__ is str and old else otherwise or _content(resource)
+
+
 def identity_of(resource: dict[str, Any], kind: str, names: Pseudonyms, otherwise: str = "") -> str:
     """The new identity of a resource that stands alone."""
-    old = resource.get("id")
-    return names.identity(kind, old if isinstance(old, str) and old else otherwise or _content(resource))
+    return names.identity(kind, old_name(resource, otherwise))
 
 
 def remap(_: Settings, node: Node) -> Handler:
@@ -283,9 +300,9 @@ def remap(_: Settings, node: Node) -> Handler:
     display = beside.of(("reference", "display"))
 
     def run(value: Any, scope: Scope) -> Any:
-        try:
-            new = scope.targets[value["reference"]]
-        except (KeyError, TypeError):
+        reference = value.get("reference") if value.__class__ is dict else None
+        new = scope.targets.get(reference) if reference.__class__ is str else None
+        if new is None:
             return general(value, scope)
         if len(value) == 1:
             return new
@@ -314,7 +331,7 @@ def remap(_: Settings, node: Node) -> Handler:
             return {**made, "type": kind} if kind else made
         return scope.drop(node, "reference without a target")
 
-    return usual(run, _USUAL, display=display)
+    return run
 
 
 def _contained(reference: str, scope: Scope, node: Node) -> Any:

@@ -69,7 +69,7 @@ class Beside:
 class Notes:
     """What happened while walking: notes in lists, cheap to take and to take back, counted later."""
 
-    __slots__ = ("drops", "kept", "left_out", "passes", "read", "seen")
+    __slots__ = ("answers", "drops", "kept", "left_out", "passes", "read", "seen")
 
     def __init__(self) -> None:
         self.seen: list[Dropped] = []
@@ -78,20 +78,14 @@ class Notes:
         self.left_out: list[tuple[str, str]] = []
         self.read: list[str] = []
         self.kept: list[str] = []
+        self.answers: list[str] = []
 
     def _all(self) -> tuple[list[Any], ...]:
-        return self.seen, self.drops, self.passes, self.left_out, self.read, self.kept
+        return self.seen, self.drops, self.passes, self.left_out, self.read, self.kept, self.answers
 
     def mark(self) -> tuple[int, ...]:
         """Where the notes stand now."""
-        return (
-            len(self.seen),
-            len(self.drops),
-            len(self.passes),
-            len(self.left_out),
-            len(self.read),
-            len(self.kept),
-        )
+        return tuple(map(len, self._all()))
 
     def take_back(self, mark: tuple[int, ...]) -> None:
         """Forget what was noted since a mark: the document was refused."""
@@ -119,7 +113,9 @@ class Scope:
         "raw",
         "seen",
         "targets",
+        "tells",
         "used",
+        "year",
     )
 
     def __init__(
@@ -127,15 +123,16 @@ class Scope:
     ) -> None:
         self.raw, self.identity, self.document, self.container = raw, identity, document, container
         self.names: Pseudonyms = document.names
-        self.codes, self.targets = document.codes, document.targets
+        self.codes, self.targets, self.year = document.codes, document.targets, document.year
         self.seen, self.drops = document.notes.seen.append, document.notes.drops.append
         self.local: dict[str, str] = _NONE if container is None else container.local
         self.used: set[str] = set() if container is None else container.used
         self.ours = False
+        self.tells = False  # whether a code in the resource says that a value is an age
 
     def turn(self, raw: dict[str, Any], identity: str) -> None:
         """Turn to the next resource of the same document."""
-        self.raw, self.identity, self.local = raw, identity, _NONE
+        self.raw, self.identity, self.local, self.tells = raw, identity, _NONE, False
         if self.used:
             self.used = set()
 

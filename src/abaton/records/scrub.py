@@ -151,7 +151,7 @@ def scrub(_: Settings, node: Node) -> Handler:
             return scope.drop(node, "malformed")
         if scope.ours:
             return value
-        words = scope.document.words()
+        words = scope.document.words(scope)
         if not words:
             return scope.drop(node, "scrub without a known person")
         return black_out(value, words)

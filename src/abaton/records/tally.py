@@ -38,6 +38,7 @@ class Tally:
         self.left_out.update(notes.left_out)
         self.dropped.update(notes.drops)
         self.passed.update(notes.passes)
+        self.answers.update(notes.answers)
         for each, count in Counter(notes.seen).items():
             for where in each.drops:
                 self.dropped[where] += count

@@ -1,41 +1,18 @@
-"""Coded values and measures: only what can be nothing else than a code or a unit stays."""
+"""Coded values: only what can be nothing else than a code stays."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
-from abaton.records.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope, masked
-from abaton.records.shapes import usual
-from abaton.records.ucum import is_unit
+from abaton.records.ages import TELLING
+from abaton.records.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope
 from abaton.records.vocabulary import ABSENT, binding, is_known
 
 if TYPE_CHECKING:
     from abaton.records.methods import Settings
 
-_COMPARATORS = frozenset({"<", "<=", ">=", ">"})
-# How many of a unit make a year: ages are told in all of these.
-_PER_YEAR = {
-    "a": 1.0,
-    "a_j": 1.0,
-    "mo": 12.0,
-    "mo_j": 12.0,
-    "wk": 52.1775,
-    "d": 365.25,
-    "h": 8766.0,
-    "min": 525_960.0,
-}
-_SPELT = {
-    **dict.fromkeys(
-        ("y", "yr", "yrs", "year", "years", "yo", "jahr", "jahre", "ans", "anni", "años", "jaar"), "a"
-    ),
-    **dict.fromkeys(("month", "months", "mos", "monate", "mois", "mesi", "meses"), "mo"),
-    **dict.fromkeys(("week", "weeks", "wks"), "wk"),
-    **dict.fromkeys(("day", "days"), "d"),
-}
-_UCUM = "http://unitsofmeasure.org"
 _REMEMBERED = 65_536
 
 
@@ -101,33 +78,14 @@ def _coding(node: Node) -> Handler:
             scope.seen(display if usual else beside.of(tuple(value)))
         try:
             if scope.codes[system, code]:
+                if code in TELLING:
+                    scope.tells = True
                 return {"system": system, "code": code}
         except TypeError:  # a list or an object where a text belongs
             pass
         return scope.drop(node, "code of no public terminology")
 
     return run
-
-
-_CONCEPT = """\
-try:
-    (one,) = v["coding"]
-    system, made = by_code[one["code"]]
-    if system != one["system"]:
-        made = None
-except (KeyError, TypeError, ValueError):
-    made = None
-if made is None:
-    made = $slow(v, scope)
-elif len(one) == 3 and "display" in one:
-    if len(v) == 2 and "text" in v:
-        seen($both)
-    elif len(v) == 1:
-        seen($display)
-    else:
-        made = $slow(v, scope)
-elif len(one) != 2 or len(v) != 1:
-    made = $slow(v, scope)"""
 
 
 def concept(node: Node, general: Handler) -> Handler:
@@ -139,10 +97,14 @@ def concept(node: Node, general: Handler) -> Handler:
     def run(value: Any, scope: Scope) -> Any:
         try:
             (only,) = value["coding"]
-            made = scope.codes[only["system"], only["code"]]
+            system, code = only["system"], only["code"]
+            found = scope.codes.by_code.get(code)
+            made = found[1] if found is not None and found[0] == system else scope.codes[system, code]
         except (KeyError, TypeError, ValueError):
             return general(value, scope)
         size, inner = len(value), len(only)
+        if code in TELLING:
+            scope.tells = True
         if made is None or inner > 3 or (inner == 3 and "display" not in only):
             return general(value, scope)
         if size > 2 or (size == 2 and "text" not in value):
@@ -151,7 +113,7 @@ def concept(node: Node, general: Handler) -> Handler:
             scope.seen(beside[size, inner])
         return made
 
-    return usual(run, _CONCEPT, both=beside[2, 3], display=beside[1, 3])
+    return run
 
 
 def _code(node: Node, known: Callable[[str], bool] | None) -> Handler:
@@ -163,96 +125,7 @@ def _code(node: Node, known: Callable[[str], bool] | None) -> Handler:
             return value
         return scope.drop(node, "code not on its list")
 
-    return usual(run, "made = v if v.__class__ is str and $known(v) else $slow(v, scope)", known=known)
-
-
-_MEASURE = """\
-made = None
-try:
-    number, code, system = v["value"], v["code"], v["system"]
-    if (
-        len(v) == 4
-        and v["unit"] is not None
-        and (number.__class__ is float or number.__class__ is int)
-        and (number <= $cap or code != "a")
-        and by_code[code][0] == system == $ucum
-    ):
-        made = {"value": number, "system": system, "code": code}
-        seen($unit)
-except (KeyError, TypeError):
-    pass
-if made is None:
-    made = $slow(v, scope)"""
-
-
-def measure(settings: Settings, node: Node) -> Handler:
-    """Keep a measured number with a unit of UCUM; ages over the cap become one class."""
-    if node.type not in ("Quantity", "Age", "Count", "Distance", "Duration"):
-        raise SettingsError(
-            f"the method 'measure' cannot be used on {node.path}: it is no quantity",
-            remedy="correct the rule",
-        )
-    cap = int(settings.get("cap", "0"))
-    most = 10.0 ** int(settings.get("digits", "300"))
-    is_age = node.type == "Age"
-    beside = Beside(node, ("value", "comparator", "system", "code"), "text beside a number")
-    unit_only = beside.of(("unit",))
-
-    def run(value: Any, scope: Scope) -> Any:
-        if value.__class__ is not dict:
-            return scope.drop(node, "malformed")
-        number, system, code = value.get("value"), value.get("system"), value.get("code")
-        made: dict[str, Any] = {}
-        if number.__class__ is int or number.__class__ is float:
-            made["value"] = number
-        unit = value.get("unit")
-        if code is not None and scope.codes.knows(system, code):
-            made["system"], made["code"] = system, code
-        elif unit.__class__ is str:
-            _put_unit(made, unit)
-        if len(value) == 4 and len(made) == 3 and unit is not None:
-            scope.seen(unit_only)
-        elif len(value) != len(made):
-            comparator = value.get("comparator")
-            if comparator.__class__ is str and comparator in _COMPARATORS:
-                made["comparator"] = comparator
-            scope.seen(beside.of(tuple(value)))
-            if "extension" in value and not made:
-                return _masked(value["extension"])
-        measured = made.get("system") == _UCUM or "unit" in made
-        if not measured and not -most < made.get("value", 0) < most:
-            return scope.drop(node, "number too long")
-        if cap and made.get("value", 0) > cap:
-            told = made.get("code") or made.get("unit")
-            made["value"] = _capped(made["value"], cap, told, is_age=is_age)
-        if made:
-            return made
-        return scope.drop(node, "empty")
-
-    if is_age:
-        return run
-    return usual(run, _MEASURE, unit=unit_only, cap=cap or math.inf, ucum=_UCUM)
-
-
-def _put_unit(made: dict[str, Any], unit: str) -> None:
-    """Keep a unit that is written out: as it is if it is one of UCUM, as its code if it is a time in plain words."""
-    time = _SPELT.get(unit.strip().casefold())
-    if is_unit(unit):
-        made["unit"] = unit
-    elif time is not None:
-        made["system"], made["code"] = _UCUM, time
-
-
-def _capped(number: float, cap: int, unit: str | None, *, is_age: bool) -> float:
-    """A number, unless it is an age over the cap: those become one class, in the unit they were told in."""
-    each = _PER_YEAR.get(unit or "", 1.0 if is_age else 0.0)
-    if not is_age and each != 1.0:  # 500 days may be anything, 95 years are taken for an age
-        return number
-    return number if number <= cap * each else math.ceil((cap + 1) * each)
-
-
-def _masked(extensions: Any) -> Any:
-    return {"extension": masked()} if extensions == masked() else None
+    return run
 
 
 def absent_reason(extension: Any) -> Any:
