@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from abaton.errors import Refused
+from abaton.records.addresses import NOWHERE, Addresses, Asks, identifier_of
 from abaton.records.ages import age_at, age_observation
 from abaton.records.elements import resources, table
 from abaton.records.minimise import Minimiser
@@ -64,6 +65,8 @@ class Deidentifier:
         names: The study's pseudonyms.
         year: The current year, against which ages are capped.
         trace: Whether to count what is kept, too.
+        addresses: Where references lead that a document does not answer itself; nothing means that it must be asked
+            for (:class:`~abaton.records.addresses.Asks`).
 
     >>> from abaton.records.stages import Record
     >>> make = Deidentifier(Need("heart"), Pseudonyms("heart", bytes(range(32))), year=2026)
@@ -73,8 +76,19 @@ class Deidentifier:
     ('1980', True)
     """
 
-    def __init__(self, need: Need, names: Pseudonyms, *, year: int, trace: bool = False) -> None:
-        self.need, self.names, self.year = need, names, year
+    def __init__(
+        self,
+        need: Need,
+        names: Pseudonyms,
+        *,
+        year: int,
+        trace: bool = False,
+        addresses: Addresses | None = NOWHERE,
+    ) -> None:
+        self.need, self.names, self.year, self._addresses = need, names, year, addresses
+        self._link_by = need.deidentification.link_by
+        for old, value in addresses.linked.items() if addresses is not None else ():
+            names.link(old, value)
         self.plan = Plan(rules(need.deidentification), self._inside, trace=trace)
         self._chosen = Minimiser(need)
         self._codes = Codes(
@@ -113,6 +127,9 @@ class Deidentifier:
         try:
             with resting():
                 made = list(self._documents(contents))
+        except Asks:
+            self._notes.take_back(mark)
+            raise
         except (LeftOut, Refused, RecursionError, *_ERRORS) as error:
             self._notes.take_back(mark)
             if len(contents) > 1:  # one of them is to blame, and only that one
@@ -165,6 +182,10 @@ class Deidentifier:
             kind if (kind := raw.get("resourceType")).__class__ is str and kind in known else self._name(raw)
             for raw in contents
         ]
+        if self._link_by:
+            for raw, kind in zip(contents, kinds, strict=True):
+                if kind == "Patient":
+                    self._link(raw)
         # A Bundle makes no use of the identity it would have alone.
         named = self.names.identities(
             [
@@ -189,7 +210,23 @@ class Deidentifier:
 
     def _document(self, root: dict[str, Any] | None) -> Document:
         days = self.need.deidentification.shift_days
-        return Document(root, self.names, self._notes, self._codes, year=self.year, shift_days=days)
+        return Document(
+            root,
+            self.names,
+            self._notes,
+            self._codes,
+            year=self.year,
+            shift_days=days,
+            addresses=self._addresses,
+        )
+
+    def _link(self, resource: dict[str, Any]) -> None:
+        """Note by which identifier a Patient is known at other sites."""
+        value, old = identifier_of(resource, self._link_by), resource.get("id")
+        if value and isinstance(old, str):
+            self.names.link(old, value)
+        else:
+            self._notes.drops.append(("Patient.identifier", "no linking identifier: not linked with other sites"))
 
     def _name(self, raw: Any) -> str:
         kind = raw.get("resourceType") if raw.__class__ is dict else None
@@ -251,6 +288,8 @@ class Deidentifier:
                 part = None
             elif part is None and not self._wants_age(kind):
                 continue
+            if kind == "Patient" and self._link_by:
+                self._link(resource)
             url = entry.get("fullUrl")
             server = ""
             if clashing and (old := resource.get("id")).__class__ is str and (kind, old) in clashing:

@@ -23,6 +23,7 @@ from typing import IO, Any, Protocol
 
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.files import begun_name, replacing, sweep
+from abaton.records.addresses import NOWHERE, Addresses, Asks, asked_in, look_up
 from abaton.records.deidentify import Deidentifier
 from abaton.records.mapping import MappingFile
 from abaton.records.minimise import Minimiser
@@ -33,7 +34,7 @@ from abaton.records.presets import rules
 from abaton.records.pseudonyms import MappingSink, Pseudonyms
 from abaton.records.resting import resting
 from abaton.records.resuming import State, unfinished
-from abaton.records.sources import Source, numbered, safe_name
+from abaton.records.sources import STDIN, Source, numbered, safe_name
 from abaton.records.stages import ConsentedLot
 from abaton.records.tally import Tally
 
@@ -52,6 +53,7 @@ class Job:
     site: str = ""
     mapping: str = ""
     skip_refused: bool = False
+    addresses: Addresses | None = None
 
     def __repr__(self) -> str:
         return "Job(…)"  # holds a key
@@ -69,7 +71,7 @@ class Job:
 
     def deidentifier(self) -> Deidentifier:
         """The de-identifier of this job."""
-        return Deidentifier(self.need, self.names(), year=self.year)
+        return Deidentifier(self.need, self.names(), year=self.year, addresses=self.addresses)
 
 
 def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None = None) -> Pseudonyms:
@@ -78,12 +80,12 @@ def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None =
     Args:
         need: What the study needs.
         key: The secret from which the study key is derived; an anonymising study throws it away.
-        site: The site's name, which enters every pseudonym unless the study links its sites.
+        site: The site's name, which enters every pseudonym.
         sink: The mapping table; an anonymising study keeps none.
     """
     wish = need.deidentification
     lasting = wish.mechanism is Mechanism.PSEUDONYMISE
-    site, sink = "" if wish.link_sites else site, sink if lasting else None
+    sink = sink if lasting else None
     made = Pseudonyms(need.study, key, site=site, sink=sink)
     if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
 
@@ -103,6 +105,8 @@ class Outcome:
     tally: Tally = field(default_factory=Tally)
     error: str = ""
     exit_code: int = 0
+    asks: frozenset[str] | None = None
+    """What the file names that is not in it; it is written once that is known."""
 
 
 def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Outcome:
@@ -122,6 +126,9 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
                         written += 1
         if not written:
             target.unlink()
+    except Asks:
+        make.tally()
+        return Outcome(source.name, asks=frozenset(asked_in(source)))
     except AbatonError as error:
         make.tally()
         refusal = type(error)(error.what, where=error.where or source.name, remedy=error.remedy)
@@ -253,13 +260,32 @@ def export(
             continue
         _prepare(target.parent)
         todo.append((source, target))
-    for outcome, source in _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool):
-        if outcome.out:
-            outcome.out = str(Path(outcome.out).relative_to(out.resolve() if pool else out))
-        if not outcome.error:
-            state.done(source, names, outcome.out)
-        step(outcome)
-        outcomes.append(outcome)
+    asking: set[Source] = set()
+    wanted: set[str] = set()
+    if any(source.path == STDIN for source in sources):
+        job = replace(job, addresses=NOWHERE)  # it cannot be read twice
+    elif link_by := job.need.deidentification.link_by:
+        wanted = {name for source in sources for name in asked_in(source)}
+        job = replace(job, addresses=look_up(wanted, sources, link_by))
+
+    def work(todo: list[tuple[Source, Path]], job: Job) -> None:
+        for outcome, source in _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool):
+            if outcome.asks is not None:
+                asking.add(source)
+                wanted.update(outcome.asks)
+                continue
+            if outcome.out:
+                outcome.out = str(Path(outcome.out).relative_to(out.resolve() if pool else out))
+            if not outcome.error:
+                state.done(source, names, outcome.out)
+            step(outcome)
+            outcomes.append(outcome)
+
+    work(todo, job)
+    if asking:
+        # Only files that name what is not in them have to wait for what the other files answer.
+        known = look_up(wanted, sources)
+        work([pair for pair in todo if pair[0] in asking], replace(job, addresses=known))
     if not any(outcome.error for outcome in outcomes):
         state.finish()
     return outcomes
@@ -362,8 +388,11 @@ def _joined(parts: list[Outcome], target: Path) -> Outcome:
     for part in parts:
         whole.tally.add(part.tally)
     failed = next((part for part in parts if part.error), None)
+    asks = [part.asks for part in parts if part.asks is not None]
     pieces = [Path(part.out) for part in parts if part.out]
-    if failed is not None:
+    if asks and failed is None:
+        whole.asks = frozenset().union(*asks)
+    elif failed is not None:
         whole.error, whole.exit_code = failed.error, failed.exit_code
     elif pieces:
         try:

@@ -88,7 +88,8 @@ def pseudonymise(_: Settings, node: Node) -> Handler:
             return scope.drop(node, "malformed")
         if not address:
             return scope.names.identity("name", value)
-        return scope.document.resolve(value) if value.startswith("urn:uuid:") else _address(value, scope)
+        entry = scope.document.targets.get(value)
+        return entry["reference"] if entry is not None else _address(value, scope)
 
     return run
 

@@ -150,7 +150,8 @@ class Deidentification:
 
     ``rules`` come before those of the preset. ``keep_country`` keeps the country of a patient's address.
     ``shift_days`` bounds the offset when dates are shifted. ``link_sites`` gives one subject the same
-    pseudonym at every site that holds the study key; without it a site's name enters the pseudonym.
+    pseudonym at every site that holds the study key; ``link_by`` is the system of the identifier by which people are
+    the same everywhere (a national number), without which a site's own ids would make strangers one person.
     ``count_floor`` is the smallest number that a ``count`` may answer.
     """
 
@@ -162,11 +163,21 @@ class Deidentification:
     keep_country: bool = False
     shift_days: int = 180
     link_sites: bool = False
+    link_by: str = ""
     count_floor: int = 5
 
     def __post_init__(self) -> None:
         if not 1 <= self.shift_days <= 3650:
             raise SettingsError("shift_days must lie between 1 and 3650", remedy="choose for example 180")
+        if self.link_sites != bool(self.link_by):
+            raise SettingsError(
+                "linking sites needs an identifier by which a person is the same at all of them",
+                remedy="set link_sites = true and link_by = 'the system of that identifier', or neither",
+            )
+        if self.link_sites and self.mechanism is not Mechanism.PSEUDONYMISE:
+            raise SettingsError(
+                "an anonymising study cannot link its sites", remedy="set mechanism = 'pseudonymise', or link nothing"
+            )
         if self.count_floor < 1:
             raise SettingsError("count_floor must be at least 1", remedy="choose for example 5")
 

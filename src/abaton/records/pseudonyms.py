@@ -227,7 +227,7 @@ class Pseudonyms:
     Args:
         study: The study's identifier; two studies never share an identity.
         key: The secret from which the study key is derived.
-        site: The site's name, which enters every identity; empty when the study links its sites.
+        site: The site's name, which enters every identity but that of a person who is linked with other sites.
         sink: Where mapping rows of subjects go.
         issue: A source of ready-made subject identities; a random one makes pseudo-identities.
 
@@ -257,6 +257,21 @@ class Pseudonyms:
         self._known: dict[tuple[str, str, str], str] = {}
         self._addresses: dict[str, str] = {}
         self._issued: set[str] = set()
+        self._links: dict[str, str] = {}
+        self._linked = self._hmac.begun(b"\0\0linked\0")  # no site in it
+
+    def link(self, old: str, value: str) -> None:
+        """Know a Patient by an identifier that is the same at every site, instead of by the id at this one.
+
+        >>> here, there = (Pseudonyms("heart", bytes(range(32)), site=name) for name in ("pisa", "bonn"))
+        >>> here.link("1", "AOK 47"), there.link("9", "AOK 47")
+        (None, None)
+        >>> here.identity("Patient", "1") == there.identity("Patient", "9")
+        True
+        """
+        if self._links.get(old) != value:
+            self._links[old] = value
+            self._known.pop(("Patient", old, ""), None)
 
     def token(self, kind: str, old: str, server: str = "") -> bytes:
         """The 16 bytes that stand for something old."""
@@ -361,12 +376,16 @@ class Pseudonyms:
 
     def _subject(self, old: str, server: str) -> str:
         token = self.token("Patient", old, server)
+        own = token
+        if old in self._links:
+            body = self._linked(self._links[old].encode())[:_BODY]
+            own = body + _sha256(self._proof + body).digest()[:_PROOF]
         if self._sink is None and self._issue is None:
-            return letters(token)
+            return letters(own)
         tag = letters(self.token("tag", letters(token)))
         known = None if self._sink is None else self._sink.find(self.study, tag)
         if known is None:
-            known = letters(token) if self._issue is None else self._checked(self._issue())
+            known = letters(own) if self._issue is None else self._checked(self._issue())
             if self._sink is not None:
                 known = self._sink.add(
                     MappingRow(self.study, tag, known, f"{server}/{old}" if server else old)

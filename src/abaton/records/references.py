@@ -5,21 +5,22 @@ The forms: relative (``Patient/1``), absolute (``https://server/fhir/Patient/1``
 identifier only).
 
 Invariants:
-(1) two references that meant the same resource in a document mean the same one after;
+(1) two references that meant the same resource mean the same one after, in one document and across files;
 (2) inside a Bundle a reference becomes the new ``fullUrl`` of its entry, elsewhere ``Type/new-id``;
-(3) nothing of the old address stays: no server, no version, no query.
+(3) nothing of the old address stays: no server, no version, no query;
+(4) a reference that leads nowhere is dropped and counted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
+from abaton.records.addresses import Addresses, Asks, by_query, identifiers, named_by
 from abaton.records.ages import death_of
 from abaton.records.elements import resources
-from abaton.records.pseudonyms import Pseudonyms, as_uuid
+from abaton.records.pseudonyms import Pseudonyms
 from abaton.records.scope import Beside, Handler, Node, Notes, Scope
 from abaton.records.scrub import words_of
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 _REST = re.compile(
     r"(?:(https?://.+|[a-z][a-z0-9+.-]*:.+)/)?([A-Z][A-Za-z]+)/([^/?#|]+)(?:/_history/[^/]*)?(?:#.*)?"
 )
-_QUERY = re.compile(r"(?:(?:https?://.+)/)?([A-Z][A-Za-z]+)\?(.+)", re.DOTALL)
 _UUID = re.compile(
     r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"
 )
@@ -57,10 +57,8 @@ def target_of(pointer: object) -> str:
         match = _REST.fullmatch(reference) if "/" in reference else None
         if match is not None and match[2] in resources():
             return f"{match[2]}/{match[3]}"
-        query = _QUERY.fullmatch(reference) if "?" in reference else None
-        wanted = [value for name, value in parse_qsl(query[2]) if name == "identifier"] if query else []
-        if len(wanted) == 1:
-            return f"identifier {wanted[0]}"
+        if (asked := by_query(reference)) is not None:
+            return f"identifier {asked[1]}"
         return "" if reference.startswith("#") else reference
     if isinstance(by, dict) and isinstance(by.get("value"), str):
         return f"identifier {by.get('system') or ''}|{by['value']}"
@@ -78,6 +76,7 @@ class Document:
         "_places",
         "_wanted",
         "_words",
+        "addresses",
         "codes",
         "names",
         "notes",
@@ -97,7 +96,9 @@ class Document:
         *,
         year: int,
         shift_days: int,
+        addresses: Addresses | None,
     ) -> None:
+        self.addresses = addresses
         self.root, self.names, self.notes, self.codes = root, names, notes, codes
         self.year, self.shift_days = year, shift_days
         self.targets: dict[str, dict[str, str]] = {}
@@ -106,7 +107,7 @@ class Document:
         self._named: Sequence[tuple[str, str]] = ()
         self.only_subject = ""
         self._places: dict[tuple[str, str], str] | None = None
-        self._identifiers: dict[tuple[str, str], str] | None = None
+        self._identifiers: dict[str, set[str]] | None = None
         self._words: frozenset[str] | None = None
         self._deaths: dict[str, int] | None = None
 
@@ -136,31 +137,19 @@ class Document:
         """The resources of a Bundle with their new identities."""
         return [(found[1], named[0]) for found, named in zip(self._found, self._named, strict=True)]
 
-    def pointer(self, reference: str) -> dict[str, str]:
+    def pointer(self, reference: str) -> dict[str, str] | None:
         """The new form of a reference that is not to a contained resource; all that mean the same share it."""
         found = self.targets.get(reference)
-        if found is None:
-            found = self.targets[reference] = {"reference": self._turn(reference)}
+        if found is None and (new := self._turn(reference)) is not None:
+            found = self.targets[reference] = {"reference": new}
         return found
 
-    def resolve(self, reference: str) -> str:
-        """What the new form of a reference points at."""
-        return self.pointer(reference)["reference"]
-
-    def logical(self, kind: str, system: str, value: str) -> dict[str, Any]:
+    def logical(self, kind: str, system: str, value: str) -> dict[str, Any] | None:
         """The new form of a reference by identifier."""
-        known = self._by_identifier().get((kind, f"{system}|{value}")) if kind else None
-        if known is None and not kind:
-            hits = {a for (_, name), a in self._by_identifier().items() if name == f"{system}|{value}"}
-            known = hits.pop() if len(hits) == 1 else None
-        if known is not None:
-            return {"reference": known}
         if system == self.names.system and self.names.is_ours(value):
             return {"identifier": {"system": system, "value": value}}
-        identity = self.names.identity(kind or "Identifier", f"{system}|{value}")
-        if kind:
-            return {"reference": f"{kind}/{identity}"}
-        return {"identifier": {"system": self.names.system, "value": identity}}
+        found = self._by_identifier(kind, f"{system}|{value}")
+        return None if found is None else {"reference": found}
 
     def subject_of(self, scope: Scope) -> str:
         """The new identity of the person a resource is about."""
@@ -168,11 +157,22 @@ class Document:
             return self.names.address(scope.identity)
         for name in SUBJECTS:
             pointer = scope.raw.get(name)
-            reference = pointer.get("reference") if isinstance(pointer, dict) else None
-            if isinstance(reference, str) and not reference.startswith("#"):
-                new = self.resolve(reference)
-                return new if new.startswith("urn:") else self.names.address(new.rpartition("/")[2])
+            if isinstance(pointer, dict):
+                new = self._target(pointer)
+                if new:
+                    return new if new.startswith("urn:") else self.names.address(new.rpartition("/")[2])
         return self.only_subject
+
+    def _target(self, pointer: dict[str, Any]) -> str:
+        """The new address or name of what a reference leads to; empty if it leads nowhere else."""
+        reference, by, kind = pointer.get("reference"), pointer.get("identifier"), pointer.get("type")
+        if isinstance(reference, str):
+            found = None if reference.startswith("#") else self.pointer(reference)
+        elif isinstance(by, dict) and isinstance(by.get("value"), str):
+            found = self.logical(kind if isinstance(kind, str) else "", str(by.get("system") or ""), by["value"])
+        else:
+            found = None
+        return found.get("reference", "") if found else ""
 
     def last_year(self, scope: Scope) -> int:
         """The last year that counts for somebody's age: that of death as far as the document tells it, or this year."""
@@ -199,20 +199,26 @@ class Document:
             self._words = words_of(self.root)
         return self._words
 
-    def _turn(self, reference: str) -> str:
+    def _turn(self, reference: str) -> str | None:
         kind, slash, old = reference.partition("/")
         if slash and kind in resources() and old.isalnum():  # as nearly always; the rest has more forms
             return self._place(kind, old) or f"{kind}/{self.names.identity(kind, old)}"
         match = _REST.fullmatch(reference) if "/" in reference else None
         if match is not None and match[2] in resources():
             return self._place(match[2], match[3]) or f"{match[2]}/{self.names.identity(match[2], match[3])}"
-        query = _QUERY.fullmatch(reference) if "?" in reference else None
-        if query is not None and query[1] in resources():
-            return self._conditional(query[1], query[2])
+        if (asked := by_query(reference)) is not None:
+            return self._by_identifier(*asked)
         same = _UUID.fullmatch(reference)
         if same is not None and self.names.proves(bytes.fromhex("".join(same.groups()))):
             return reference
-        return as_uuid(self.names.token("reference", reference))
+        return self._elsewhere(reference)
+
+    def _elsewhere(self, name: str) -> str | None:
+        """What a name leads to that this document does not answer."""
+        if self.addresses is None:
+            raise Asks
+        found = self.addresses.find(name)
+        return None if found is None else f"{found[0]}/{self.names.identity(*found)}"
 
     def _place(self, kind: str, old: str) -> str | None:
         """The new address of an entry by its type and id; the first of two with the same counts."""
@@ -225,21 +231,18 @@ class Document:
             }
         return self._places.get((kind, old))
 
-    def _conditional(self, kind: str, query: str) -> str:
-        wanted = [value for name, value in parse_qsl(query) if name == "identifier"]
-        if len(wanted) == 1:
-            known = self._by_identifier().get((kind, wanted[0]))
-            return known or f"{kind}/{self.names.identity(kind, wanted[0])}"
-        return f"{kind}/{self.names.identity(kind, f'?{query}')}"
-
-    def _by_identifier(self) -> dict[tuple[str, str], str]:
+    def _by_identifier(self, kind: str, identifier: str) -> str | None:
+        """The new address of the resource that an identifier names, here or elsewhere; without a type, of any."""
         if self._identifiers is None:
             self._identifiers = {}
-            for (_, resource, kind, _, _), (_, address) in zip(self._found, self._named, strict=True):
-                for each in _identifiers(resource):
-                    key = (kind, f"{each.get('system', '')}|{each.get('value', '')}")
-                    self._identifiers.setdefault(key, address)
-        return self._identifiers
+            for (_, resource, its_kind, _, _), (_, address) in zip(self._found, self._named, strict=True):
+                for each in identifiers(resource):
+                    self._identifiers.setdefault(named_by(its_kind, each), set()).add(address)
+                    self._identifiers.setdefault(named_by("", each), set()).add(address)
+        here = self._identifiers.get(named_by(kind, identifier))
+        if here is not None:
+            return next(iter(here)) if len(here) == 1 else None
+        return self._elsewhere(named_by(kind, identifier))
 
 
 def server_of(full_url: object) -> str:
@@ -264,11 +267,6 @@ def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
             if kind.__class__ is str and old.__class__ is str:
                 servers.setdefault((kind, old), set()).add(server_of(entry.get("fullUrl")))
     return frozenset(key for key, found in servers.items() if len(found - {""}) > 1)
-
-
-def _identifiers(resource: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    found = resource.get("identifier")
-    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
 
 
 def _otherwise(resource: dict[str, Any], full_url: Any) -> str:
@@ -323,11 +321,15 @@ def remap(_: Settings, node: Node) -> Handler:
             if reference[0] == "#":
                 return _contained(reference, scope, node)
             new = scope.document.pointer(reference)
+            if new is None:
+                return scope.drop(node, "reference that leads nowhere")
             return {**new, "type": kind} if kind else new
         by = value.get("identifier")
         if by.__class__ is dict and by.get("value").__class__ is str:
             system = by.get("system")
             made = scope.document.logical(kind, system if system.__class__ is str else "", by["value"])
+            if made is None:
+                return scope.drop(node, "reference that leads nowhere")
             return {**made, "type": kind} if kind else made
         return scope.drop(node, "reference without a target")
 
