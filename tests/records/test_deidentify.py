@@ -334,3 +334,19 @@ def test_a_list_that_r4_does_not_know_is_refused():
     for want in (Want("Smith"), Want("Patient", Function.ELEMENT, ("nothing",))):
         with pytest.raises(SettingsError, match="line 1"):
             maker((want,))
+
+
+def test_a_study_can_ask_for_codes_by_how_they_begin():
+    icd = "http://hl7.org/fhir/sid/icd-10"
+    want = Want("Condition", codes=(CodeFilter("code", (Code(icd, "I5", begins=True),)),))
+    make = maker((want,))
+
+    def of(code, system=icd):
+        made = run(make, {"resourceType": "Condition", "id": "1", "code": {"coding": [{"system": system, "code": code}]}})
+        return made is not None
+
+    assert of("I50.1")
+    assert of("I51")
+    assert not of("J50.1")
+    assert not of("XI50.1")
+    assert not of("I50.1", "http://other.example")

@@ -7,6 +7,7 @@ from abaton.records.apart import apart
 from abaton.records.deidentify import Deidentifier
 from abaton.records.explain import explain
 from abaton.records.need import (
+    Allowed,
     Code,
     CodeFilter,
     DateFilter,
@@ -27,6 +28,7 @@ from abaton.records.tally import Tally
 from abaton.records.validity import Problem, problems
 
 __all__ = [
+    "Allowed",
     "Code",
     "CodeFilter",
     "Consented",

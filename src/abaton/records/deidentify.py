@@ -32,6 +32,7 @@ from abaton.records.scope import Handler, Notes, Scope
 from abaton.records.stages import Consented, ConsentedLot, Deidentified, Record
 from abaton.records.tally import Tally
 from abaton.records.terminology import Codes
+from abaton.records.versions import refuse, version_of
 from abaton.records.vocabulary import profiles
 
 MARK = "http://interopehrate.eu/fhir/StructureDefinition/AnonymizationExtension-IEHR"
@@ -92,7 +93,9 @@ class Deidentifier:
         self.plan = Plan(rules(need.deidentification), self._inside, trace=trace)
         self._chosen = Minimiser(need)
         self._codes = Codes(
-            frozenset((c.system, c.code) for want in need.wants for f in want.codes for c in f.codes)
+            frozenset(
+                (c.system, c.code) for want in need.wants for f in want.codes for c in f.codes if not c.begins
+            )
         )
         self._kinds: dict[str, _Kind] = {}
         self._notes, self._total = Notes(), Tally()
@@ -231,6 +234,8 @@ class Deidentifier:
     def _name(self, raw: Any) -> str:
         kind = raw.get("resourceType") if raw.__class__ is dict else None
         if kind.__class__ is not str or kind not in resources():
+            if kind.__class__ is str and (version := version_of(kind)):
+                refuse(version)
             raise Refused(
                 "a resource has no type that R4 knows", remedy="export FHIR R4; other versions are not read"
             )

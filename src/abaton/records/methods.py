@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
+from functools import cache
+from importlib.resources import files
 from typing import Any, NoReturn
 
 from abaton.errors import SettingsError
@@ -26,6 +29,7 @@ Settings = Mapping[str, str]
 Maker = Callable[[Settings, Node], Handler]
 
 NUMBERS = frozenset({"integer", "positiveInt", "unsignedInt", "decimal"})
+_ZIP = re.compile(r"[0-9]{3}|[0-9]{5}(?:-?[0-9]{4})?")
 DATES = frozenset({"date", "dateTime", "instant"})
 
 
@@ -50,11 +54,19 @@ def keep(settings: Settings, node: Node) -> Handler:
     """Keep a plain value if it has the JSON type that R4 gives it, and a number if it is not too long."""
     if "digits" in settings and node.type not in NUMBERS:
         refuse("keep", node, "only a number has a number of digits")
+    if "among" in settings:
+        return _kept_among(frozenset(settings["among"].split("|")), node)
     if node.type == "boolean":
         return lambda v, scope: v if v is True or v is False else scope.drop(node, "malformed")
     if node.type in NUMBERS:
         return _kept_number(settings, node)
     return lambda v, scope: v if v.__class__ is str else scope.drop(node, "malformed")
+
+
+def _kept_among(listed: frozenset[str], node: Node) -> Handler:
+    if not is_primitive(node.type) or node.type in NUMBERS | DATES | {"boolean"}:
+        refuse("keep", node, "only a text can be one among others")
+    return lambda v, scope: v if v.__class__ is str and v in listed else scope.drop(node, "not among what may stay")
 
 
 def _kept_number(settings: Settings, node: Node) -> Handler:
@@ -118,6 +130,7 @@ def generalise(settings: Settings, node: Node) -> Handler:
         "prefix": _prefix,
         "code-prefix": _code_prefix,
         "bins": _bins,
+        "zip3": _zip3,
     }
     maker = makers.get(settings.get("to", ""))
     if maker is None:
@@ -190,6 +203,33 @@ def _prefix(settings: Settings, node: Node) -> Handler:
     if not is_primitive(node.type) or node.type in NUMBERS | DATES | {"boolean"}:
         refuse("generalise", node, "only a text has a prefix")
     return lambda v, scope: v[:length] if v.__class__ is str else scope.drop(node, "malformed")
+
+
+@cache
+def small_areas() -> tuple[int, frozenset[str]]:
+    """The year of the census, and the beginnings of ZIP codes that too few people share.
+
+    >>> year, small = small_areas()
+    >>> year, len(small), "036" in small
+    (2000, 17, True)
+    """
+    text = files("abaton.records").joinpath("zip3.txt").read_text(encoding="utf-8")
+    _, year, *small = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
+    return int(year), frozenset(small)
+
+
+def _zip3(_: Settings, node: Node) -> Handler:
+    if node.type != "string":
+        refuse("generalise", node, "only a text holds a ZIP code")
+    _, small = small_areas()
+
+    def run(value: Any, scope: Scope) -> Any:
+        # Five digits, or nine; three are what an earlier run left.
+        if value.__class__ is not str or not _ZIP.fullmatch(value):
+            return scope.drop(node, "no ZIP code of the United States")
+        return "000" if value[:3] in small else value[:3]
+
+    return run
 
 
 def _code_prefix(settings: Settings, node: Node) -> Handler:
@@ -332,7 +372,7 @@ METHODS: Mapping[str, Maker] = {
 SETTINGS: Mapping[str, frozenset[str]] = {
     "cap": frozenset({"over"}),
     "generalise": frozenset({"to", "cap", "width", "length"}),
-    "keep": frozenset({"digits"}),
+    "keep": frozenset({"among", "digits"}),
     "measure": frozenset({"cap", "digits"}),
     "perturb": frozenset({"range", "digits"}),
     "substitute": frozenset({"value"}),

@@ -155,12 +155,12 @@ def _at(node: Any, names: list[str]) -> Iterator[Any]:
 
 
 def _has_code(raw: dict[str, Any], wanted: CodeFilter) -> bool:
-    pairs = {(code.system, code.code) for code in wanted.codes}
-    for node in _at(raw, wanted.path.split(".")):
-        for system, code in _codes(node):
-            if (system, code) in pairs or ("", code) in pairs:
-                return True
-    return False
+    return any(
+        each.means(system, code)
+        for node in _at(raw, wanted.path.split("."))
+        for system, code in _codes(node)
+        for each in wanted.codes
+    )
 
 
 def _codes(node: Any) -> Iterator[tuple[str, str]]:

@@ -50,6 +50,17 @@ class Preset(StrEnum):
     PAPER = "paper"
 
 
+class Allowed(StrEnum):
+    """A named set of rules that keeps more than the preset does.
+
+    ``us-core``: race, ethnicity, sex at birth and gender identity of US Core. ``zip3``: the state and the first three
+    digits of a ZIP code of the United States, by HIPAA's rule.
+    """
+
+    US_CORE = "us-core"
+    ZIP3 = "zip3"
+
+
 class Function(StrEnum):
     """What a study wants of the matching resources (the function codes of InteropEHRate)."""
 
@@ -62,10 +73,23 @@ class Function(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A code of a terminology; an empty system matches the code in any system."""
+    """A code of a terminology; an empty system matches the code in any system.
+
+    With ``begins`` every code is meant that begins so: a chapter of ICD-10, a class of ATC.
+
+    >>> Code("http://www.whocc.no/atc", "C09", begins=True).means("http://www.whocc.no/atc", "C09AA02")
+    True
+    """
 
     system: str
     code: str
+    begins: bool = False
+
+    def means(self, system: str, code: str) -> bool:
+        """Whether a record's code is meant."""
+        if self.system not in ("", system):
+            return False
+        return code.startswith(self.code) if self.begins else code == self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +172,8 @@ class Rule:
 class Deidentification:
     """How a study wants its records de-identified.
 
-    ``rules`` come before those of the preset. ``keep_country`` keeps the country of a patient's address.
+    ``rules`` come before those of the preset. ``keep_country`` keeps the country of a patient's address. ``allow``
+    names sets of rules that keep more.
     ``shift_days`` bounds the offset when dates are shifted. ``link_sites`` gives one subject the same
     pseudonym at every site that holds the study key; ``link_by`` is the system of the identifier by which people are
     the same everywhere (a national number), without which a site's own ids would make strangers one person.
@@ -161,6 +186,7 @@ class Deidentification:
     preset: Preset = Preset.DEFAULT
     rules: tuple[Rule, ...] = ()
     keep_country: bool = False
+    allow: tuple[Allowed, ...] = ()
     shift_days: int = 180
     link_sites: bool = False
     link_by: str = ""

@@ -28,6 +28,7 @@ from abaton.records.repair import Repair
 from abaton.records.rules import Line, Where, understand
 from abaton.records.scope import Dropped, Handler, Node, Scope, masked
 from abaton.records.terminology import absent_reason, concept
+from abaton.records.versions import other_form, refuse, version_of
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
 States = tuple[State, ...]
@@ -271,9 +272,11 @@ class Plan:
     ) -> Handler | str:
         """The handler of one key, or the reason why it is dropped."""
         element = fields.get(key)
-        if element is None:
-            return self._beside(node, fields, key)
         top = node.parent == ""
+        if element is None:
+            if top and (version := version_of(f"{node.path}.{key}")):
+                return lambda value, scope: refuse(version)
+            return self._beside(node, fields, key)
         if top and key in STRUCTURAL and not (key == "identifier" and element.type != "Identifier"):
             return "made new"
         if key == "modifierExtension":
@@ -293,6 +296,8 @@ class Plan:
         line = self._winner(below, deeper, under)
         whole = line is not None and line.method in WHOLE
         handler = handler if whole or not element.many else _each(handler, below)
+        if top and (form := other_form(below.path)):
+            handler = _not_in_form(handler, *form)
         return self._traced(handler, below, line) if self.trace else handler
 
     def _advance(self, states: States, element: Element) -> States:
@@ -366,6 +371,11 @@ def _each(handler: Handler, node: Node) -> Handler:
         return [made for each in value if (made := handler(each, scope)) is not None] or None
 
     return run
+
+
+def _not_in_form(handler: Handler, version: str, form: type) -> Handler:
+    """Refuse a record that writes an element as another version of FHIR does."""
+    return lambda value, scope: refuse(version) if value.__class__ is form else handler(value, scope)
 
 
 def _masking(handler: Handler) -> Handler:

@@ -6,7 +6,7 @@ walked into; plain values without a line are dropped and counted.
 
 from __future__ import annotations
 
-from abaton.records.need import Dates, Deidentification, Preset, Rule
+from abaton.records.need import Allowed, Dates, Deidentification, Preset, Rule
 from abaton.records.rules import read_table
 
 _PERSONS = """
@@ -117,6 +117,35 @@ nodesByType('Quantity').code                keep
 nodesByType('Quantity').system              keep
 """
 _COUNTRY = "Patient.address.country  terminology\n"
+_US = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-"
+
+
+def _us_core() -> str:
+    """Race and ethnicity with their codes, sex at birth and gender identity; never the words beside them."""
+    rows = []
+    for name in ("race", "ethnicity"):
+        at = f"Patient.extension.where(url='{_US}{name}')"
+        rows += [f"{at}.url keep", f"{at}.extension.where(url='ombCategory').url keep"]
+        rows += [f"{at}.extension.where(url='ombCategory').valueCoding terminology"]
+        rows += [f"{at}.extension.where(url='detailed').url keep"]
+        rows += [f"{at}.extension.where(url='detailed').valueCoding terminology"]
+    for name, method in (
+        ("birthsex", "valueCode keep among=F|M|OTH|UNK|ASKU"),
+        ("sex", "valueCode keep among=248152002|248153007|asked-declined|unknown"),
+        ("genderIdentity", "valueCodeableConcept.coding terminology"),
+    ):
+        at = f"Patient.extension.where(url='{_US}{name}')"
+        rows += [f"{at}.url keep", f"{at}.{method}"]
+    return "\n".join(rows) + "\n"
+
+
+_ALLOWED = {
+    Allowed.US_CORE: _us_core(),
+    Allowed.ZIP3: "Patient.address.postalCode  generalise to=zip3\nPatient.address.state  keep among=" + "|".join(
+        "AL AK AZ AR CA CO CT DE DC FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND OH "
+        "OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY AS GU MP PR VI".split()
+    ) + "\n",
+}
 
 
 def rules(wish: Deidentification) -> tuple[Rule, ...]:
@@ -126,6 +155,7 @@ def rules(wish: Deidentification) -> tuple[Rule, ...]:
     'Patient.name'
     """
     text = _COUNTRY if wish.keep_country else ""
+    text += "".join(_ALLOWED[name] for name in wish.allow)
     if wish.preset is Preset.PAPER:
         text += _PAPER
     text += _PERSONS + _PLACES + _TEXT + _STRUCTURE + _VALUES + _TIME[wish.dates]

@@ -142,7 +142,8 @@ def _on_codes(features: Features, data: tuple[Requirement, ...], wish: Deidentif
     """The de-identifier keeps codes of public terminologies, and those that a line of ``[[data]]`` names."""
     if wish.preset is not Preset.DEFAULT or any("Cod" in rule.path for rule in wish.rules):
         return  # other rules may keep other codes
-    named = {(term.system, term.code) for line in data for rule in line.codes for term in rule.any}
+    exactly = [term for line in data for rule in line.codes for term in rule.any if term.match is Match.EXACT]
+    named = {(term.system, term.code) for term in exactly}
     for path, term in _terms(features):
         exact = term.match is Match.EXACT
         known = is_known(term.system, term.code) if exact else is_public(term.system)

@@ -77,10 +77,12 @@ def _hierarchy_table(spec: object) -> dict[str, Any]:
 
 
 def _with_pairs(value: Any) -> Any:
-    """A rule's settings are a table for people and pairs for the de-identifier."""
-    if not isinstance(value, dict) or not isinstance(value.get("rules"), list):
+    """A rule's settings are a table for people and pairs for the de-identifier; lists become unchangeable."""
+    if not isinstance(value, dict):
         return value
-    return {**value, "rules": tuple(_rule(rule) for rule in value["rules"])}
+    rules, allow = value.get("rules"), value.get("allow")
+    made = {**value, **({"rules": tuple(_rule(rule) for rule in rules)} if isinstance(rules, list) else {})}
+    return {**made, **({"allow": tuple(allow)} if isinstance(allow, list) else {})}
 
 
 def _rule(rule: Any) -> Any:

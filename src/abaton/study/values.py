@@ -121,7 +121,7 @@ class Term(Part):
 
     def plain(self) -> Code:
         """The code as the de-identifier takes it."""
-        return Code(self.system, self.code)
+        return Code(self.system, self.code, begins=self.match is Match.STARTS_WITH)
 
 
 class Period(Part):
