@@ -10,53 +10,42 @@ import base64
 import binascii
 import html
 import re
-import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
+from abaton.records.letters import folded, placed, without_invisible, words
 from abaton.records.scope import Handler, Node, Scope
 
 if TYPE_CHECKING:
     from abaton.records.methods import Settings
 
 BLACK = "[…]"
+# On folded text: no capitals, and all digits are 0 to 9.
 _PATTERNS = re.compile(
-    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # mail
+    r"[^\s@<>(),;:]+@[^\s@<>(),;:]+\.[^\s@<>(),;:.]+"  # mail
     r"|(?:https?|ftp)://\S+|www\.\S+|urn:\S+"  # addresses
-    r"|\S*%[0-9A-Fa-f]{2}\S*"  # what is written as in an address
-    r"|\b\d{4}-\d{2}(?:-\d{2})?(?:T[\d:.]+(?:Z|[+-]\d\d:?\d\d)?)?"  # dates
-    r"|\b\d{1,2}[./-]\d{1,2}[./-]\d{2,4}\b"
-    r"|\+?\(?\d(?:[\s()./-]?\d){5,}"  # telephone, insurance and record numbers
-    r"|\b[A-Za-z0-9+/]{24,}={0,2}"  # encoded content
+    r"|\S*%[0-9a-f]{2}\S*"  # what is written as in an address
+    r"|(?<![0-9a-z])[0-9]{4}-[0-9]{2}(?:-[0-9]{2})?(?:t[0-9:.]+(?:z|[+-][0-9]{2}:?[0-9]{2})?)?"  # dates
+    r"|(?<![0-9a-z])[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}(?![0-9a-z])"
+    r"|\+?\(?[0-9](?:[\s()./-]?[0-9]){5,}"  # telephone, insurance and record numbers
+    r"|(?<![0-9a-z])[a-z0-9+/]{24,}={0,2}"  # encoded content
 )
 _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{6,}={0,2}")
 _NAMED = ("name", "telecom", "address", "identifier", "birthDate", "contact", "id")
 _TOLD = ("valueString", "valueAddress", "valueHumanName", "valueContactPoint", "valueIdentifier")
-_WORD = re.compile(r"(?:[^\W_][\u0300-\u036f]*)+(?:['’-](?:[^\W_][\u0300-\u036f]*)+)*")
 _JOINT = re.compile(r"['’-]")
 _SHORTEST, _LONG = 2, 4
 _PERSONS = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
-
-
-def folded(text: str) -> str:
-    """A text as names are compared: without accents, ligatures, wide forms, invisible signs and capitals.
-
-    >>> folded("MÜLLER") == folded("mu\u0308ller") == folded("Mu\u00adller")
-    True
-    """
-    parts = unicodedata.normalize("NFKD", text)
-    kept = "".join(sign for sign in parts if unicodedata.category(sign) not in ("Mn", "Cf"))
-    return unicodedata.normalize("NFKC", kept.casefold())
 
 
 def words_of(document: dict[str, Any]) -> frozenset[str]:
     """Every word and number that the persons of a document are known by, folded."""
     found: set[str] = set()
     for text in _texts_about_people(document):
-        for word in _WORD.findall(unicodedata.normalize("NFKC", text)):
+        for word in words().findall(folded(text)):
             parts = [word, *(part for part in _JOINT.split(word) if len(part) > _SHORTEST)]
-            found.update(folded(part) for part in parts if len(part) >= _SHORTEST)
+            found.update(part for part in parts if len(part) >= _SHORTEST)
     return frozenset(found)
 
 
@@ -108,35 +97,57 @@ def _texts(node: Any) -> Iterator[str]:
             yield from _texts(child)
 
 
-def black_out(text: str, words: frozenset[str]) -> str:
+def black_out(text: str, known: frozenset[str]) -> str:
     """A text without the given words and without anything that looks like an address or a number of a person.
 
     >>> black_out("Mr Smith, call 050 315 3711", frozenset({"smith"}))
     'Mr […], call […]'
     """
-    plain = unicodedata.normalize("NFKC", html.unescape(text))
-    plain = "".join(sign for sign in plain if unicodedata.category(sign) != "Cf")
-    plain = _PATTERNS.sub(BLACK, plain)
-    plain = _ENCODED.sub(lambda match: BLACK if _hides(match[0], words) else match[0], plain)
-    return _WORD.sub(lambda match: BLACK if _known(folded(match[0]), words) else match[0], plain)
+    plain = without_invisible(html.unescape(text))
+    seen, places = placed(plain)
+    spans = [
+        (places[match.start()], places[match.end() - 1] + 1)
+        for match in _PATTERNS.finditer(seen)
+        if match.end() > match.start()
+    ]
+    spans += [match.span() for match in _ENCODED.finditer(plain) if _hides(match[0], known)]
+    spans += [
+        (places[match.start()], places[match.end() - 1] + 1)
+        for match in words().finditer(seen)
+        if _known(match[0], known)
+    ]
+    return _blacked(plain, sorted(spans))
 
 
-def _known(word: str, words: frozenset[str]) -> bool:
+def _blacked(text: str, spans: list[tuple[int, int]]) -> str:
+    made, done = [], 0
+    for start, end in spans:
+        if start >= done:
+            made += [text[done:start], BLACK]
+        if end > done:
+            # An accent that is written as a sign of its own belongs to the letter before it.
+            done = end
+            while done < len(text) and not folded(text[done]):
+                done += 1
+    return "".join(made) + text[done:]
+
+
+def _known(word: str, known: frozenset[str]) -> bool:
     parts = (word, *_JOINT.split(word))
-    if any(part in words for part in parts):
+    if any(part in known for part in parts):
         return True
     # Smiths, Smithsche: a name with an ending. Better a word too many than a name.
-    return any(part[:n] in words for part in parts for n in range(_LONG, len(part)))
+    return any(part[:n] in known for part in parts for n in range(_LONG, len(part)))
 
 
-def _hides(text: str, words: frozenset[str]) -> bool:
+def _hides(text: str, known: frozenset[str]) -> bool:
     """Whether a text is a known word in base64."""
     body = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         inner = base64.b64decode(body + "=" * (-len(body) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return False
-    return any(_known(folded(word), words) for word in _WORD.findall(inner))
+    return any(_known(word, known) for word in words().findall(folded(inner)))
 
 
 def scrub(_: Settings, node: Node) -> Handler:
@@ -151,9 +162,9 @@ def scrub(_: Settings, node: Node) -> Handler:
             return scope.drop(node, "malformed")
         if scope.ours:
             return value
-        words = scope.document.words(scope)
-        if not words:
+        known = scope.document.words(scope)
+        if not known:
             return scope.drop(node, "scrub without a known person")
-        return black_out(value, words)
+        return black_out(value, known)
 
     return run
