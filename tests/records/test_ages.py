@@ -82,6 +82,8 @@ def test_an_age_in_a_unit_nobody_understands_goes():
         ("Wie alt sind Sie? (Alter)", {"valueDecimal": 97.5}, 90),
         ("Year of birth", {"valueInteger": 1928}, 1936),
         ("Blood pressure", {"valueInteger": 120}, 120),
+        ("Birth weight (kg)", {"valueDecimal": 3.25}, 3.25),
+        ("Percentage of dosage", {"valueInteger": 95}, 95),
     ],
 )
 def test_answers_to_questions_about_age_are_hidden(text, value, kept):

@@ -27,11 +27,12 @@ _AGE_CODES = {
 _BIRTH_CODES = {"http://loinc.org": frozenset({"21112-8", "80904-6"})}
 TELLING = frozenset().union(*_AGE_CODES.values(), *_BIRTH_CODES.values())
 _ASKS_AGE = re.compile(
-    r"age|alter|âge|edad|età|idade|leeftijd|30525-0|2161[12]-[97]|29553-5|63900-5", re.IGNORECASE
+    r"\b(?:age|aged|alter|alt|âge|edad|età|idade|leeftijd|how old)\b|30525-0|21611-9|21612-7|29553-5|63900-5", re.IGNORECASE
 )
 _ASKS_BIRTH = re.compile(
-    r"birth|born|geburt|geboren|naissance|nacimiento|nascita|21112-8|80904-6", re.IGNORECASE
+    r"\b(?:birth|born|geburt|geburtsjahr|geboren|naissance|nacimiento|nascita)\b|21112-8|80904-6", re.IGNORECASE
 )
+_FIRST_YEAR = 1800  # what is less is no year of somebody's birth
 _RANGES = frozenset({"onsetRange", "abatementRange", "performedRange", "ageRange", "deceasedRange"})
 # How many of a unit make a year: ages are told in all of these.
 _PER_YEAR = {
@@ -228,8 +229,7 @@ def _hide_births(out: dict[str, Any], scope: Scope) -> None:
     """A number in the place of a birth year: no earlier than 90 years ago."""
     first = earliest(scope, OLDEST)
     for name in ("valueInteger", "valueDecimal"):
-        if name in out:
-            out[name] = max(out[name], first)
-    number = out.get("valueQuantity", {}).get("value")
-    if number is not None:
-        out["valueQuantity"]["value"] = max(number, first)
+        if _FIRST_YEAR <= out.get(name, 0) < first:
+            out[name] = first
+    if _FIRST_YEAR <= out.get("valueQuantity", {}).get("value", 0) < first:
+        out["valueQuantity"]["value"] = first
