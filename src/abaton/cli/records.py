@@ -59,6 +59,9 @@ def deidentify(
     address: str = AddressOption,
     resume: bool = typer.Option(False, "--resume", help="Go on with an export that was interrupted."),
     skip_refused: bool = typer.Option(False, "--skip-refused", help="Leave refused records out and go on."),
+    show_names: bool = typer.Option(
+        False, "--show-names", help="Show the names of input files, which may be people's, instead of numbers."
+    ),
     report: Path | None = typer.Option(
         None, "--report", help="Read the export again and write the privacy report (.html or .json)."
     ),
@@ -85,7 +88,7 @@ def deidentify(
     need = _need(study)
     _check_places(need, out, mapping)
     secret = _secret(need, key)
-    sources = find(inputs)
+    sources = find(inputs, show_names=show_names)
     year = datetime.now(UTC).year
     job = Job(need, secret, year, ground, site, str(mapping) if mapping else "", skip_refused)
     whole = Tally()

@@ -45,6 +45,12 @@ class Addresses:
     places: dict[str, Place] = field(default_factory=dict)
     linked: dict[str, str] = field(default_factory=dict)
 
+    def note(self, document: dict[str, Any], wanted: set[str]) -> None:
+        """Note which of the wanted names a document answers."""
+        for name, place in answered(document):
+            if name in wanted and self.places.setdefault(name, place) != place:
+                self.places[name] = ("", "")
+
     def find(self, name: str) -> Place | None:
         """The resource that a name leads to, if there is exactly one."""
         found = self.places.get(name)
@@ -152,11 +158,18 @@ def look_up(wanted: Iterable[str], sources: Sequence[Source], link_by: str = "")
     made = Addresses()
     for source in sources if names or link_by else ():
         for document in _readable(source, None if every else kinds | ({"Patient"} if link_by else set())):
-            for name, place in answered(document):
-                if name in names and made.places.setdefault(name, place) != place:
-                    made.places[name] = ("", "")
+            made.note(document, names)
             if link_by:
                 made.linked.update(links(document, link_by))
+    return made
+
+
+def among(documents: Sequence[dict[str, Any]]) -> Addresses:
+    """Where the references between documents lead that are all at hand."""
+    names = {name for document in documents for name in asked(document)} if len(documents) > 1 else set()
+    made = Addresses()
+    for document in documents if names else ():
+        made.note(document, names)
     return made
 
 
