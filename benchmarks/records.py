@@ -25,8 +25,8 @@ import orjson
 
 from abaton.bench import Measure, at_least, at_most
 from abaton.records import Deidentifier, Mechanism, Need, Pseudonyms
+from abaton.records.deid.need import Deidentification
 from abaton.records.exporting import Job, deidentified, export
-from abaton.records.need import Deidentification
 from abaton.records.sources import Source
 
 KEY = bytes(range(32))

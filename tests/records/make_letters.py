@@ -1,11 +1,11 @@
-"""Makes src/abaton/records/letters.txt, by which names are compared, from one version of Unicode: run it as a script."""
+"""Makes src/abaton/records/deid/letters.txt, by which names are compared, from one version of Unicode: run it."""
 
 from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "abaton" / "records" / "letters.txt"
+TABLE = Path(__file__).resolve().parents[2] / "src" / "abaton" / "records" / "deid" / "letters.txt"
 UNICODE = "14.0.0"
 
 # Letters of other scripts that look like a Latin one, capitals first: what looks alike to a reader is one letter.
@@ -47,7 +47,11 @@ def letters() -> str:
         made = folded(sign)
         if made != sign:
             groups.setdefault(made, []).append(point)
-    lines = [f"unicode {UNICODE} look-alikes 1", f"invisible {_ranges(invisible)}", f"parting {_ranges(parting)}"]
+    lines = [
+        f"unicode {UNICODE} look-alikes 1",
+        f"invisible {_ranges(invisible)}",
+        f"parting {_ranges(parting)}",
+    ]
     for made, points in sorted(groups.items()):
         lines.append(f"{'.'.join(f'{ord(sign):x}' for sign in made) or '-'} {_ranges(points)}")
     return "\n".join(lines) + "\n"

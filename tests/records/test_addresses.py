@@ -1,4 +1,4 @@
-"""References across files lead to the one pseudonym of what they mean, or nowhere; people are linked by what is theirs."""
+"""References across files lead to the one pseudonym of what they mean, or nowhere; people are linked by identifier."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_every_form_of_reference_means_one_person_in_every_file(tmp_path, proces
     )
     (folder / "Patient.ndjson").write_text(json.dumps(PATIENT) + "\n")
     (folder / "Observation.ndjson").write_text(
-        json.dumps({"resourceType": "Observation", "id": "1", "status": "final", "code": {"text": "x"}}) + "\n"
+        json.dumps({"resourceType": "Observation", "id": "1", "status": "final", "code": {"text": "x"}})
+        + "\n"
     )
     outcomes = export(find([str(folder)]), tmp_path / "out", job(), processes=processes)
     assert not any(outcome.error for outcome in outcomes)
@@ -89,7 +90,10 @@ def test_a_document_alone_answers_for_itself_only():
 
 
 def test_a_logical_subject_has_the_offset_of_the_person():
-    entries = [{"fullUrl": f"urn:uuid:{UUID}", "resource": PATIENT}, {"fullUrl": "urn:uuid:b", "resource": {**PATIENT, "id": "b", "identifier": []}}]
+    entries = [
+        {"fullUrl": f"urn:uuid:{UUID}", "resource": PATIENT},
+        {"fullUrl": "urn:uuid:b", "resource": {**PATIENT, "id": "b", "identifier": []}},
+    ]
     for i, form in enumerate(FORMS):
         entries.append({"resource": condition(i, form)})
     made = deidentify({"resourceType": "Bundle", "type": "collection", "entry": entries}, dates=Dates.SHIFT)
@@ -109,19 +113,31 @@ def test_sites_link_people_by_that_identifier_and_nobody_by_a_local_id(tmp_path)
     linking = {"link_sites": True, "link_by": "urn:national"}
     made = {}
     for site, number in (("pisa", "7"), ("bonn", "7"), ("lyon", "8")):
-        person = {"resourceType": "Patient", "id": "1", "identifier": [{"system": "urn:national", "value": number}]}
+        person = {
+            "resourceType": "Patient",
+            "id": "1",
+            "identifier": [{"system": "urn:national", "value": number}],
+        }
         stranger = {"resourceType": "Patient", "id": "2", "birthDate": "1970"}
         folder = tmp_path / site
         folder.mkdir()
         # The condition is read before the person it is about.
         (folder / "Condition.ndjson").write_text(json.dumps(condition(5, {"reference": "Patient/1"})) + "\n")
         (folder / "Patient.ndjson").write_text(f"{json.dumps(person)}\n{json.dumps(stranger)}\n")
-        at = Job(Need("heart", (), Deidentification(Mechanism.PSEUDONYMISE, dates=Dates.SHIFT, **linking)), KEY, 2026, "t", site)
+        at = Job(
+            Need("heart", (), Deidentification(Mechanism.PSEUDONYMISE, dates=Dates.SHIFT, **linking)),
+            KEY,
+            2026,
+            "t",
+            site,
+        )
         outcomes = export(find([str(folder)]), tmp_path / f"out {site}", at)
         people = lines(tmp_path / f"out {site}" / "Patient.ndjson")
         (event,) = lines(tmp_path / f"out {site}" / "Condition.ndjson")
         assert event["subject"]["reference"] == f"Patient/{people[0]['id']}"
-        dropped = sum((outcome.tally.dropped for outcome in outcomes), start=type(outcomes[0].tally.dropped)())
+        dropped = sum(
+            (outcome.tally.dropped for outcome in outcomes), start=type(outcomes[0].tally.dropped)()
+        )
         assert dropped["Patient.identifier", "no linking identifier: not linked with other sites"] == 1
         made[site] = [person["id"] for person in people], event["recordedDate"], event["id"]
     assert made["pisa"][0][0] == made["bonn"][0][0]  # one person

@@ -9,7 +9,12 @@ from abaton.records import Dates
 
 UCUM, LOINC = "http://unitsofmeasure.org", "http://loinc.org"
 AGE = {"coding": [{"system": LOINC, "code": "30525-0"}]}
-TWO = {"coding": [{"system": "http://snomed.info/sct", "code": "424144002"}, {"system": LOINC, "code": "21612-7"}]}
+TWO = {
+    "coding": [
+        {"system": "http://snomed.info/sct", "code": "424144002"},
+        {"system": LOINC, "code": "21612-7"},
+    ]
+}
 OTHER = {"coding": [{"system": LOINC, "code": "8302-2"}]}
 
 
@@ -57,7 +62,9 @@ def test_what_is_no_age_stays():
     assert observed(OTHER, valueQuantity=days)["valueQuantity"] == days
 
 
-@pytest.mark.parametrize(("unit", "value", "kept"), [("mo", 1164, 1080), ("d", 40_000, 32_873), ("wk", 5000, 4696)])
+@pytest.mark.parametrize(
+    ("unit", "value", "kept"), [("mo", 1164, 1080), ("d", 40_000, 32_873), ("wk", 5000, 4696)]
+)
 def test_no_time_over_89_years_is_told_in_any_unit(unit, value, kept):
     made = observed(OTHER, valueQuantity={"value": value, "system": UCUM, "code": unit})
     assert made["valueQuantity"]["value"] == kept
@@ -88,7 +95,9 @@ def test_an_age_in_a_unit_nobody_understands_goes():
 )
 def test_answers_to_questions_about_age_are_hidden(text, value, kept):
     item = {"linkId": "1", "text": text, "answer": [value]}
-    made = deidentify({"resourceType": "QuestionnaireResponse", "id": "1", "status": "completed", "item": [item]})
+    made = deidentify(
+        {"resourceType": "QuestionnaireResponse", "id": "1", "status": "completed", "item": [item]}
+    )
     assert made["item"][0]["answer"][0][next(iter(value))] == kept
 
 
@@ -116,7 +125,12 @@ def test_a_birth_year_counts_from_death_for_the_dead():
 
 def test_years_of_the_dead_stay_where_the_document_tells_of_the_death():
     patient = {"resourceType": "Patient", "id": "1", "birthDate": "1900", "deceasedDateTime": "1960"}
-    event = {"resourceType": "Condition", "id": "2", "subject": {"reference": "Patient/1"}, "onsetDateTime": "1930"}
+    event = {
+        "resourceType": "Condition",
+        "id": "2",
+        "subject": {"reference": "Patient/1"},
+        "onsetDateTime": "1930",
+    }
     entries = [{"resource": patient}, {"resource": event}]
     made = run(maker(), {"resourceType": "Bundle", "type": "collection", "entry": entries})
     assert made["entry"][1]["resource"]["onsetDateTime"] == "1930"
@@ -151,7 +165,9 @@ def test_a_number_of_nine_digits_beside_a_unit_must_be_plausible(code, unit, val
     code = {"coding": [{"system": LOINC, "code": code}]}
     raw = {"resourceType": "Observation", "id": "1", "status": "final", "code": code}
     for _ in range(2):  # the second time the unit is known
-        made = run(make, {**raw, "valueQuantity": {"value": value, "system": UCUM, "code": unit, "unit": unit}})
+        made = run(
+            make, {**raw, "valueQuantity": {"value": value, "system": UCUM, "code": unit, "unit": unit}}
+        )
         assert ("valueQuantity" in made) is stays
     dropped = make.tally().dropped
     assert (("Observation.valueQuantity", "number too long") in dropped) is not stays

@@ -22,9 +22,9 @@ from abaton.records import (
     Want,
     explain,
 )
-from abaton.records.deidentify import UNEXPECTED
-from abaton.records.elements import resources
-from abaton.records.need import Code, CodeFilter, DateFilter
+from abaton.records.deid.deidentifier import UNEXPECTED
+from abaton.records.deid.need import Code, CodeFilter, DateFilter
+from abaton.records.fhir.elements import resources
 
 WISHES = [{"mechanism": mechanism, "dates": dates} for mechanism in Mechanism for dates in Dates]
 UCUM = "http://unitsofmeasure.org"
@@ -152,7 +152,8 @@ def test_a_condition_on_the_resource_itself_decides():
     "text",
     [
         "seen Mu\u0308ller today", "MÜLLER", "Müllers Frau", "M&uuml;ller", "M%C3%BCller", "TcO8bGxlcg==",
-        "Mül\u00adler", "ＭÜＬＬＥＲ", "called Muller", "Мüllеr", "ΜÜLLΕR", "𝐌𝐮̈𝐥𝐥𝐞𝐫", "Mü\u200bller", "Dr Jonesová said", "born in Zebulonstadt",
+        "Mül\u00adler", "ＭÜＬＬＥＲ", "called Muller", "Мüllеr", "ΜÜLLΕR", "𝐌𝐮̈𝐥𝐥𝐞𝐫", "Mü\u200bller",
+        "Dr Jonesová said", "born in Zebulonstadt",
     ],
 )  # fmt: skip
 def test_scrubbing_sees_through_writing_forms(text):
@@ -173,7 +174,10 @@ def test_scrubbing_sees_through_writing_forms(text):
     }
     made = deidentify(raw, rules=(rule("Observation.valueString", "scrub"),))
     assert "[…]" in made["entry"][1]["resource"]["valueString"]
-    assert not any(word in json.dumps(made, ensure_ascii=False) for word in ("ller", "LLER", "llеr", "LLΕR", "𝐥𝐥", "Jones", "Zebulon", "TcO8"))
+    assert not any(
+        word in json.dumps(made, ensure_ascii=False)
+        for word in ("ller", "LLER", "llеr", "LLΕR", "𝐥𝐥", "Jones", "Zebulon", "TcO8")
+    )
 
 
 def test_studies_sites_and_exports_share_no_identity_and_no_shift():

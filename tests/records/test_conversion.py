@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.records.conversion import convert, convertible
+from abaton.records.fhir.conversion import convert, convertible
 
 SAME = ["mm[Hg]", "kPa", "Pa", "bar", "cm[H2O]"]
 

@@ -342,7 +342,10 @@ def test_a_study_can_ask_for_codes_by_how_they_begin():
     make = maker((want,))
 
     def of(code, system=icd):
-        made = run(make, {"resourceType": "Condition", "id": "1", "code": {"coding": [{"system": system, "code": code}]}})
+        made = run(
+            make,
+            {"resourceType": "Condition", "id": "1", "code": {"coding": [{"system": system, "code": code}]}},
+        )
         return made is not None
 
     assert of("I50.1")

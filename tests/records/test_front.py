@@ -27,7 +27,11 @@ def test_a_resource_and_a_bundle():
     made = deidentify(PATIENT, key=KEY, year=2026)
     assert not problems(made)
     assert made["birthDate"] == "1980"
-    bundle = {"resourceType": "Bundle", "type": "collection", "entry": [{"resource": KNOWN}, {"resource": SEEN}]}
+    bundle = {
+        "resourceType": "Bundle",
+        "type": "collection",
+        "entry": [{"resource": KNOWN}, {"resource": SEEN}],
+    }
     whole = deidentify(bundle, key=KEY)
     assert whole["entry"][0]["resource"]["id"] == made["id"]
     assert "Smith" not in json.dumps(whole)

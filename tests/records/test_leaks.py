@@ -15,7 +15,7 @@ from making import KEY, maker, run
 
 from abaton.errors import AbatonError
 from abaton.records import Consented, Dates, Mechanism, Need, Pseudonyms, Record, explain
-from abaton.records.elements import resources
+from abaton.records.fhir.elements import resources
 
 
 def leaks(make, record):

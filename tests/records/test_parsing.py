@@ -7,11 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from making import maker, run
 
 from abaton.errors import Refused
-from abaton.records import parsing
+from abaton.records.fhir import parsing
 
 HOSTILE = {
     "key twice": b'{"resourceType":"Patient","id":"a","id":"b"}',

@@ -10,9 +10,9 @@ import pytest
 from make_letters import TABLE, UNICODE, letters
 from make_tables import PACKAGE, elements, vocabulary
 
-from abaton.records.elements import is_primitive, resources, table
-from abaton.records.letters import folded
-from abaton.records.ucum import is_unit
+from abaton.records.deid.letters import folded
+from abaton.records.fhir.elements import is_primitive, resources, table
+from abaton.records.fhir.ucum import is_unit
 
 
 @pytest.mark.shared
@@ -29,7 +29,7 @@ def test_the_letters_can_be_made_again():
 def test_letters_do_not_hang_on_the_interpreter():
     code = (
         "import sys\nsys.modules['unicodedata'] = None\n"
-        "from abaton.records.scrub import black_out, words_of\n"
+        "from abaton.records.deid.scrub import black_out, words_of\n"
         "known = words_of({'resourceType': 'Patient', 'name': [{'family': 'Müller'}]})\n"
         "assert black_out('\u041c\u00fcller 한글', known) == '[…] 한글', black_out('\u041c\u00fcller', known)\n"
     )
@@ -38,7 +38,14 @@ def test_letters_do_not_hang_on_the_interpreter():
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("\ud55c\uae00", "\u1112\u1161\u11ab\u1100\u1173\u11af"), ("ΟΔΟΣ", "οδος"), ("Straße", "STRASSE"), ("٢٠٢٠", "2020"), ("Ёлкин", "елкин"), ("ﬁ", "fi")],
+    [
+        ("\ud55c\uae00", "\u1112\u1161\u11ab\u1100\u1173\u11af"),
+        ("ΟΔΟΣ", "οδος"),
+        ("Straße", "STRASSE"),
+        ("٢٠٢٠", "2020"),
+        ("Ёлкин", "елкин"),
+        ("ﬁ", "fi"),
+    ],
 )
 def test_what_is_the_same_name_is_folded_alike(one, other):
     assert folded(one) == folded(other)

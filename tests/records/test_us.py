@@ -1,4 +1,4 @@
-"""Rules of the United States that a study allows by name: US Core's extensions, HIPAA's ZIP codes, and other versions."""
+"""Rules of the United States that a study allows by name (US Core, HIPAA's ZIP codes), and other versions of FHIR."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from making import KEY, deidentify, maker, rule, run
 
 from abaton.errors import Refused
 from abaton.records import Allowed, Deidentification, Need, problems
+from abaton.records.deid.methods import small_areas
 from abaton.records.exporting import Job, export
-from abaton.records.methods import small_areas
 from abaton.records.sources import find
 
 CORE = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-"
@@ -21,7 +21,10 @@ def race(name="race"):
     return {
         "url": f"{CORE}{name}",
         "extension": [
-            {"url": "ombCategory", "valueCoding": {"system": OMB, "code": "2106-3", "display": "White Smith"}},
+            {
+                "url": "ombCategory",
+                "valueCoding": {"system": OMB, "code": "2106-3", "display": "White Smith"},
+            },
             {"url": "detailed", "valueCoding": {"system": "http://smith.example", "code": "Smith"}},
             {"url": "text", "valueString": "Smith"},
         ],
@@ -40,7 +43,13 @@ PATIENT = {
         {"url": "http://smith.example", "valueString": "Smith"},
     ],
     "address": [
-        {"line": ["1 Smith Street"], "city": "Boston", "state": "MA", "postalCode": "02134-1234", "country": "US"},
+        {
+            "line": ["1 Smith Street"],
+            "city": "Boston",
+            "state": "MA",
+            "postalCode": "02134-1234",
+            "country": "US",
+        },
         {"state": "Smithland", "postalCode": "Smith"},
         {"state": "NH", "postalCode": "03601"},
     ],
@@ -103,7 +112,9 @@ def test_other_versions_are_refused_by_their_name(version, raw, tmp_path):
             with pytest.raises(Refused, match=f"FHIR {version}") as refused:
                 run(maker(), document)
             assert "Smith" not in str(refused.value)
-    (tmp_path / "x.ndjson").write_text('{"resourceType":"Patient","id":"1"}\n' + json.dumps({"id": "1", **raw}) + "\n")
+    (tmp_path / "x.ndjson").write_text(
+        '{"resourceType":"Patient","id":"1"}\n' + json.dumps({"id": "1", **raw}) + "\n"
+    )
     job = Job(Need("s", (), Deidentification()), KEY, 2026, "test")
     (outcome,) = export(find([str(tmp_path / "x.ndjson")]), tmp_path / "out", job)
     assert f"FHIR {version}" in outcome.error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abaton.canonical import canonical
-from abaton.records.need import Function, Identity, Mechanism
+from abaton.records.deid.need import Function, Identity, Mechanism
 from abaton.study import StudyError, load_study, notes_on, starter, study_from_toml, write_toml
 from abaton.study.document import FORMAT
 from abaton.study.problems import Problem
@@ -211,13 +211,17 @@ def test_what_a_site_cannot_evaluate_is_refused_not_widened(full):
 
 
 def test_codes_by_how_they_begin_reach_the_site():
-    text = START.replace("[[data]]", """[[data]]
+    text = START.replace(
+        "[[data]]",
+        """[[data]]
 type = "Condition"
 [[data.codes]]
 path = "code"
 any = [{ system = "http://hl7.org/fhir/sid/icd-10", code = "I5", match = "startsWith" }]
 
-[[data]]""", 1)
+[[data]]""",
+        1,
+    )
     study = study_from_toml(text)
     assert not any("cannot evaluate" in remark for remark in notes_on(study, TODAY))
     (code,) = study.need(TODAY).wants[0].codes[0].codes

@@ -25,7 +25,7 @@ def view(
     The table is written whole or not at all; memory does not grow with the records.
     """
     from abaton.errors import SettingsError
-    from abaton.records.parsing import parse
+    from abaton.records.fhir.parsing import parse
     from abaton.records.sources import documents, find
     from abaton.records.views import View, write
 

@@ -1,12 +1,12 @@
 """FHIR records in and out, de-identified before anything else sees them.
 
-The core needs the standard library only, so that the same code runs on a phone.
+:func:`deidentify` is the front door. ``fhir`` is FHIR itself, ``deid`` the de-identification; both need the standard
+library only, so that the same code runs on a phone.
 """
 
-from abaton.records.apart import apart
-from abaton.records.deidentify import Deidentifier
-from abaton.records.explain import explain
-from abaton.records.need import (
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.explain import explain
+from abaton.records.deid.need import (
     Allowed,
     Code,
     CodeFilter,
@@ -21,11 +21,13 @@ from abaton.records.need import (
     Rule,
     Want,
 )
-from abaton.records.parsing import dump, parse
-from abaton.records.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
+from abaton.records.deid.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
+from abaton.records.deid.tally import Tally
+from abaton.records.fhir.bundles import apart
+from abaton.records.fhir.parsing import dump, parse
+from abaton.records.fhir.validity import Problem, problems
+from abaton.records.front import deidentify
 from abaton.records.stages import Consented, Deidentified, Record
-from abaton.records.tally import Tally
-from abaton.records.validity import Problem, problems
 
 __all__ = [
     "Allowed",
@@ -52,6 +54,7 @@ __all__ = [
     "Tally",
     "Want",
     "apart",
+    "deidentify",
     "dump",
     "explain",
     "parse",

@@ -23,20 +23,20 @@ from typing import IO, Any, Protocol
 
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.files import begun_name, replacing, sweep
-from abaton.records.addresses import NOWHERE, Addresses, Asks, asked_in, look_up
-from abaton.records.deidentify import Deidentifier
+from abaton.records.deid.addresses import NOWHERE, Addresses, Asks, asked_in, look_up
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.minimise import Minimiser
+from abaton.records.deid.need import Identity, Mechanism, Need
+from abaton.records.deid.plan import Plan
+from abaton.records.deid.presets import rules
+from abaton.records.deid.pseudonyms import MappingSink, Pseudonyms
+from abaton.records.deid.resting import resting
+from abaton.records.deid.tally import Tally
+from abaton.records.fhir.parsing import dump, parse_all
 from abaton.records.mapping import MappingFile
-from abaton.records.minimise import Minimiser
-from abaton.records.need import Identity, Mechanism, Need
-from abaton.records.parsing import dump, parse_all
-from abaton.records.plan import Plan
-from abaton.records.presets import rules
-from abaton.records.pseudonyms import MappingSink, Pseudonyms
-from abaton.records.resting import resting
 from abaton.records.resuming import State, unfinished
 from abaton.records.sources import STDIN, Source, numbered, safe_name
 from abaton.records.stages import ConsentedLot
-from abaton.records.tally import Tally
 
 _LEAST_STRETCH = 16 * 1024 * 1024
 _LOT, _LOT_BYTES = 64, 1024 * 1024
@@ -169,7 +169,8 @@ def _through(raws: Sequence[bytes], make: Deidentifier, ground: str) -> list[byt
     read = parse_all(raws)
     contents = [each for each in read if not isinstance(each, Refused)]
     made = [
-        dump(each) if each.__class__ is dict else each for each in make.lot(ConsentedLot(contents, ground))
+        each if each is None or isinstance(each, Refused) else dump(each)
+        for each in make.lot(ConsentedLot(contents, ground))
     ]
     for place, each in enumerate(read) if len(contents) < len(read) else ():
         if isinstance(each, Refused):
@@ -269,7 +270,9 @@ def export(
         job = replace(job, addresses=look_up(wanted, sources, link_by))
 
     def work(todo: list[tuple[Source, Path]], job: Job) -> None:
-        for outcome, source in _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool):
+        for outcome, source in (
+            _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool)
+        ):
             if outcome.asks is not None:
                 asking.add(source)
                 wanted.update(outcome.asks)
@@ -353,8 +356,7 @@ def _run_elsewhere(todo: list[tuple[Source, Path]], job: Job, pool: Pool) -> Ite
         return pool.submit(work_elsewhere, whole, there, str(Path(target).resolve()))
 
     try:
-        for outcome, source in _side_by_side(submit, todo, pool.size):
-            yield outcome, source
+        yield from _side_by_side(submit, todo, pool.size)
     finally:
         for folder in {target.parent for _, target in todo}:
             sweep(folder)  # what a machine that was lost had begun

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TypeVar
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.addresses import among
-from abaton.records.deidentify import Deidentifier
-from abaton.records.need import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
-from abaton.records.parsing import parse
-from abaton.records.pseudonyms import Pseudonyms, check_key
-from abaton.records.rules import read_table
+from abaton.records.deid.addresses import among
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.need import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
+from abaton.records.deid.pseudonyms import Pseudonyms, check_key
+from abaton.records.deid.rules import read_table
+from abaton.records.fhir.parsing import parse
 from abaton.records.sources import documents, find
 from abaton.records.stages import Consented, Json, Record
 
@@ -25,28 +25,6 @@ Choice = TypeVar("Choice", bound=StrEnum)
 _GROUND = "stated by the data holder who called deidentify()"
 
 
-@overload
-def deidentify(
-    records: Json,
-    rules: str | Sequence[Rule] = ...,
-    key: bytes | None = ...,
-    *,
-    study: str = ...,
-    dates: str = ...,
-    allow: Iterable[str] = ...,
-    year: int | None = ...,
-) -> Json | None: ...
-@overload
-def deidentify(
-    records: bytes | str | Path | Lines,
-    rules: str | Sequence[Rule] = ...,
-    key: bytes | None = ...,
-    *,
-    study: str = ...,
-    dates: str = ...,
-    allow: Iterable[str] = ...,
-    year: int | None = ...,
-) -> list[Json]: ...
 def deidentify(
     records: Json | bytes | str | Path | Lines,
     rules: str | Sequence[Rule] = "default",
@@ -56,7 +34,7 @@ def deidentify(
     dates: str = "year",
     allow: Iterable[str] = (),
     year: int | None = None,
-) -> Json | None | list[Json]:
+) -> Json | list[Json] | None:
     r"""De-identify FHIR R4 records: what no rule keeps is gone, and what comes out is valid R4.
 
     Args:
@@ -72,7 +50,7 @@ def deidentify(
         year: The current year, from which ages count.
 
     Returns:
-        A dict for a dict (nothing if the resource must be left out), otherwise a list.
+        A dict for a dict (nothing if the resource must be left out), otherwise a list of dicts.
 
     Raises:
         Refused: A record is doubtful or not R4; the error says which one and holds nothing of it.
@@ -133,14 +111,17 @@ def _read(records: bytes | str | Path | Lines) -> Iterator[tuple[Json, str]]:
                 yield parse(raw.strip(), where=where), where
         else:
             raise SettingsError(
-                f"{where} is a {type(each).__name__}", remedy="give dicts, or lines of NDJSON as bytes or text"
+                f"{where} is a {type(each).__name__}",
+                remedy="give dicts, or lines of NDJSON as bytes or text",
             )
 
 
 def _texts(text: bytes) -> Iterator[tuple[Json, str]]:
     """One document that may be written over many lines, or one in every line."""
     lines = [line.strip() for line in text.splitlines()]
-    if sum(map(bool, lines)) > 1 and all(line.startswith(b"{") and line.endswith(b"}") for line in lines if line):
+    if sum(map(bool, lines)) > 1 and all(
+        line.startswith(b"{") and line.endswith(b"}") for line in lines if line
+    ):
         for number, line in enumerate(lines, 1):
             if line:
                 yield parse(line, where=f"line {number}"), f"line {number}"

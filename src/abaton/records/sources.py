@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.elements import resources
-from abaton.records.parsing import MAX_BYTES
-from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.deid.pseudonyms import Pseudonyms
+from abaton.records.fhir.elements import resources
+from abaton.records.fhir.parsing import MAX_BYTES
 
 STDIN = "-"
 MAX_LINE = 64 * 1024 * 1024

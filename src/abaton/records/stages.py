@@ -1,7 +1,7 @@
 """The stages of a record: read, consented, de-identified.
 
 The type says how far a record has come, so that a type checker refuses a raw record where a de-identified
-one is expected. Only :mod:`abaton.records.deidentify` makes a :class:`Deidentified`.
+one is expected. Only :mod:`abaton.records.deid.deidentifier` makes a :class:`Deidentified`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from abaton.records.need import CodeFilter, DateFilter, Need, Want
+from abaton.records.deid.need import CodeFilter, DateFilter, Need, Want
 from abaton.study.criteria import Eligibility
 from abaton.study.eligibility.evidence import SOURCES
 

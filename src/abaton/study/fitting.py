@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from abaton.records.elements import resources, table
+from abaton.records.deid.minimise import passing
+from abaton.records.deid.need import Dates, Deidentification, Function, Preset, Want
+from abaton.records.deid.rules import children
 from abaton.records.features.plan import Kind, Outcome
-from abaton.records.minimise import passing
-from abaton.records.need import Dates, Deidentification, Function, Preset, Want
-from abaton.records.rules import children
-from abaton.records.vocabulary import is_known, is_public
+from abaton.records.fhir.elements import resources, table
+from abaton.records.fhir.vocabulary import is_known, is_public
 from abaton.study.features import Bucket, Features, Filter, Rows, Target
 from abaton.study.lines import Path
 from abaton.study.requirements import Requirement

@@ -25,8 +25,8 @@ from abaton.records.anonymity import (
     TableHierarchy,
     settings_from,
 )
-from abaton.records.need import Deidentification
-from abaton.records.plan import Plan
+from abaton.records.deid.need import Deidentification
+from abaton.records.deid.plan import Plan
 from abaton.study.lines import Path
 from abaton.study.values import Part
 

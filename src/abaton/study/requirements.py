@@ -9,9 +9,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from abaton.errors import SettingsError
-from abaton.records.elements import resources, table
-from abaton.records.need import CodeFilter, DateFilter, Function, Want
-from abaton.records.rules import children
+from abaton.records.deid.need import CodeFilter, DateFilter, Function, Want
+from abaton.records.deid.rules import children
+from abaton.records.fhir.elements import resources, table
 from abaton.study.values import Day, End, Frequency, Part, Span, Start, Term, Text, before, fault
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from abaton.records.conversion import convert
 from abaton.records.features.findings import Reason, known_system
 from abaton.records.features.joins import Dated
 from abaton.records.features.moments import Moment, moment
 from abaton.records.features.plan import Category, Source, Where
 from abaton.records.features.rows import Cells
+from abaton.records.fhir.conversion import convert
 
 
 @dataclass(slots=True)

@@ -20,15 +20,15 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from abaton.errors import SettingsError
-from abaton.records.elements import Element, is_primitive, is_resource_slot, table
-from abaton.records.fixups import FIXUPS, idle
-from abaton.records.methods import METHODS, SETTINGS, WHOLE
-from abaton.records.need import Rule
-from abaton.records.repair import Repair
-from abaton.records.rules import Line, Where, understand
-from abaton.records.scope import Dropped, Handler, Node, Scope, masked
-from abaton.records.terminology import absent_reason, concept
-from abaton.records.versions import other_form, refuse, version_of
+from abaton.records.deid.fixups import FIXUPS, idle
+from abaton.records.deid.methods import METHODS, SETTINGS, WHOLE
+from abaton.records.deid.need import Rule
+from abaton.records.deid.repair import Repair
+from abaton.records.deid.rules import Line, Where, understand
+from abaton.records.deid.scope import Dropped, Handler, Node, Scope, masked
+from abaton.records.deid.terminology import absent_reason, concept
+from abaton.records.fhir.elements import Element, is_primitive, is_resource_slot, table
+from abaton.records.fhir.versions import other_form, refuse, version_of
 
 State = tuple[int, int]  # a rule that has matched so far, and how many of its steps
 States = tuple[State, ...]

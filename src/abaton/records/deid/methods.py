@@ -10,20 +10,20 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any, NoReturn
 
 from abaton.errors import SettingsError
-from abaton.records.ages import OLDEST, death_of, earliest, year_of
-from abaton.records.elements import is_primitive
-from abaton.records.pseudonyms import as_uuid, token_of
-from abaton.records.quantities import QUANTITIES, measure
-from abaton.records.references import remap
-from abaton.records.scope import Handler, Node, Scope
-from abaton.records.scrub import scrub
-from abaton.records.terminology import terminology
+from abaton.records.deid.ages import OLDEST, death_of, earliest
+from abaton.records.deid.pseudonyms import as_uuid, token_of
+from abaton.records.deid.quantities import QUANTITIES, measure
+from abaton.records.deid.references import remap
+from abaton.records.deid.scope import Handler, Node, Scope
+from abaton.records.deid.scrub import scrub
+from abaton.records.deid.terminology import terminology
+from abaton.records.fhir.dates import moved, year_of
+from abaton.records.fhir.elements import is_primitive
 
 Settings = Mapping[str, str]
 Maker = Callable[[Settings, Node], Handler]
@@ -66,7 +66,9 @@ def keep(settings: Settings, node: Node) -> Handler:
 def _kept_among(listed: frozenset[str], node: Node) -> Handler:
     if not is_primitive(node.type) or node.type in NUMBERS | DATES | {"boolean"}:
         refuse("keep", node, "only a text can be one among others")
-    return lambda v, scope: v if v.__class__ is str and v in listed else scope.drop(node, "not among what may stay")
+    return lambda v, scope: (
+        v if v.__class__ is str and v in listed else scope.drop(node, "not among what may stay")
+    )
 
 
 def _kept_number(settings: Settings, node: Node) -> Handler:
@@ -149,8 +151,8 @@ def _year(settings: Settings, node: Node) -> Handler:
 
     def run(value: Any, scope: Scope) -> Any:
         if value.__class__ is str and (found := years.get(value[:5])) is not None:
-            year, made = found
-            if year >= scope.year - reach:  # for the dead the cap reaches back further still
+            known, made = found
+            if known >= scope.year - reach:  # for the dead the cap reaches back further still
                 return made
         year = year_of(value)
         if year is None:
@@ -213,7 +215,7 @@ def small_areas() -> tuple[int, frozenset[str]]:
     >>> year, len(small), "036" in small
     (2000, 17, True)
     """
-    text = files("abaton.records").joinpath("zip3.txt").read_text(encoding="utf-8")
+    text = files("abaton.records.deid").joinpath("zip3.txt").read_text(encoding="utf-8")
     _, year, *small = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
     return int(year), frozenset(small)
 
@@ -221,7 +223,7 @@ def small_areas() -> tuple[int, frozenset[str]]:
 def _zip3(_: Settings, node: Node) -> Handler:
     if node.type != "string":
         refuse("generalise", node, "only a text holds a ZIP code")
-    _, small = small_areas()
+    small = small_areas()[1]
 
     def run(value: Any, scope: Scope) -> Any:
         # Five digits, or nine; three are what an earlier run left.
@@ -266,7 +268,7 @@ def shift(_: Settings, node: Node) -> Handler:
         if year <= first:  # a day so long ago tells an age over 89: its year must do
             return f"{first:04d}" + ("-01-01T00:00:00Z" if tail else "")
         try:
-            return _moved(value, days) + tail
+            return moved(value, days) + tail
         except (ValueError, OverflowError):
             return scope.drop(node, "malformed")
 
@@ -277,17 +279,10 @@ def _same_form(value: str, node: Node, scope: Scope) -> Any:
     # Already shifted by an earlier run: only the forms that shifting writes may stay.
     head = value.removesuffix("T00:00:00Z")
     try:
-        _moved(head, 0)
+        moved(head, 0)
     except ValueError:
         return scope.drop(node, "malformed")
     return value if len(head) in (4, 7, 10) else scope.drop(node, "malformed")
-
-
-def _moved(value: str, days: int) -> str:
-    # A partial date keeps its precision: it is moved as its middle day and cut again.
-    precision = len(value) if len(value) in (4, 7) else 10
-    whole = value[:precision] + {4: "-07-01", 7: "-15", 10: ""}[precision]
-    return (date.fromisoformat(whole) - timedelta(days=days)).isoformat()[:precision]
 
 
 def cap(settings: Settings, node: Node) -> Handler:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.records.elements import resources, table
-from abaton.records.need import CodeFilter, DateFilter, Function, Need, Want
-from abaton.records.rules import children
-from abaton.records.scope import Notes
+from abaton.records.deid.need import CodeFilter, DateFilter, Function, Need, Want
+from abaton.records.deid.rules import children
+from abaton.records.deid.scope import Notes
+from abaton.records.fhir.dates import overlap
+from abaton.records.fhir.elements import resources, table
 
 _ALWAYS = frozenset({"resourceType", "id", "meta", "identifier", "subject", "patient", "modifierExtension"})
 _WHEN = [
@@ -43,7 +44,7 @@ _WHEN = [
 class Minimiser:
     """A study's list, ready to be asked about resources.
 
-    >>> from abaton.records.need import Want
+    >>> from abaton.records.deid.need import Want
     >>> chosen = Minimiser(Need("heart", (Want("Patient", Function.ELEMENT, ("gender",)),)))
     >>> patient = {"resourceType": "Patient", "id": "1", "gender": "male", "birthDate": "1950-01-01"}
     >>> sorted(chosen.part(patient, "Patient", Notes()) or {})
@@ -177,7 +178,7 @@ def _in_time(raw: dict[str, Any], wanted: DateFilter) -> bool:
     paths = [wanted.path] if wanted.path else _WHEN
     for path in paths:
         for start, end in _times(raw, path):
-            if _overlap(start, end, wanted.start, wanted.end):
+            if overlap(start, end, wanted.start, wanted.end):
                 return True
     return False
 
@@ -194,13 +195,3 @@ def _times(raw: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
             yield node, node
         elif isinstance(node, dict):
             yield str(node.get("start", "")), str(node.get("end", ""))
-
-
-def _overlap(start: str, end: str, low: str, high: str) -> bool:
-    # Partial dates are compared as far as both are known: "2020" lies within a range that starts on
-    # 2020-06-01.
-    if not start and not end:
-        return False
-    after = not low or not end or end[: min(10, len(low))] >= low[: min(10, len(end))]
-    before = not high or not start or start[: min(10, len(high))] <= high[: min(10, len(start))]
-    return after and before

@@ -54,7 +54,7 @@ def table() -> dict[str, Fields]:
     >>> table()["Patient"]["birthDate"].type
     'date'
     """
-    text = files("abaton.records").joinpath("elements.txt").read_text(encoding="utf-8")
+    text = files("abaton.records.fhir").joinpath("elements.txt").read_text(encoding="utf-8")
     made: dict[str, Fields] = {}
     for line in text.splitlines():
         parent, *words = line.split(" ")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from abaton.records.deidentify import Deidentifier
-from abaton.records.need import Need
-from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.need import Need
+from abaton.records.deid.pseudonyms import Pseudonyms
 from abaton.records.stages import Consented
 
 

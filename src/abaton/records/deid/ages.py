@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import date
 from typing import Any
 
-from abaton.records.scope import Scope
+from abaton.records.deid.scope import Scope
+from abaton.records.fhir.dates import whole_years, year_of
 
 OLDEST = 89
 _AGE = {"coding": [{"system": "http://loinc.org", "code": "30525-0"}]}
@@ -27,10 +27,12 @@ _AGE_CODES = {
 _BIRTH_CODES = {"http://loinc.org": frozenset({"21112-8", "80904-6"})}
 TELLING = frozenset().union(*_AGE_CODES.values(), *_BIRTH_CODES.values())
 _ASKS_AGE = re.compile(
-    r"\b(?:age|aged|alter|alt|âge|edad|età|idade|leeftijd|how old)\b|30525-0|21611-9|21612-7|29553-5|63900-5", re.IGNORECASE
+    r"\b(?:age|aged|alter|alt|âge|edad|età|idade|leeftijd|how old)\b|30525-0|21611-9|21612-7|29553-5|63900-5",
+    re.IGNORECASE,
 )
 _ASKS_BIRTH = re.compile(
-    r"\b(?:birth|born|geburt|geburtsjahr|geboren|naissance|nacimiento|nascita)\b|21112-8|80904-6", re.IGNORECASE
+    r"\b(?:birth|born|geburt|geburtsjahr|geboren|naissance|nacimiento|nascita)\b|21112-8|80904-6",
+    re.IGNORECASE,
 )
 _FIRST_YEAR = 1800  # what is less is no year of somebody's birth
 _RANGES = frozenset({"onsetRange", "abatementRange", "performedRange", "ageRange", "deceasedRange"})
@@ -80,18 +82,6 @@ def is_age_range(path: str) -> bool:
     return path.rpartition(".")[0].rpartition(".")[2] in _RANGES
 
 
-def year_of(value: Any) -> int | None:
-    """The year of a FHIR date, or nothing if it is not one.
-
-    >>> year_of("1936-05-01"), year_of("May 1936")
-    (1936, None)
-    """
-    if value.__class__ is not str or not (len(value) == 4 or value[4:5] == "-"):
-        return None
-    head = value[:4]
-    return int(head) if len(head) == 4 and head.isascii() and head.isdigit() else None
-
-
 def death_of(person: dict[str, Any]) -> int | bool:
     """The year in which a Patient or a relative died; true if that is not known, false for the living."""
     for name in ("deceasedDateTime", "deceasedDate"):
@@ -103,20 +93,6 @@ def death_of(person: dict[str, Any]) -> int | bool:
 def earliest(scope: Scope, cap: int) -> int:
     """The year before which no year of somebody may lie, since it would tell an age over the cap."""
     return scope.document.last_year(scope) - cap - 1
-
-
-def whole_years(birth: str, then: str) -> int | None:
-    """The age in whole years between two FHIR dates; a partial date counts from its first day.
-
-    >>> whole_years("1950-06-15", "2020-06-14"), whole_years("1950", "2020-06")
-    (69, 70)
-    """
-    try:
-        born, day = (date.fromisoformat((text + "-01-01"[len(text) - 4 :])[:10]) for text in (birth, then))
-    except ValueError:
-        return None
-    years = day.year - born.year - ((day.month, day.day) < (born.month, born.day))
-    return years if years >= 0 else None
 
 
 def age_at(elements: tuple[str, ...], scope: Scope) -> tuple[int | None, str]:

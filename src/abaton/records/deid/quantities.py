@@ -8,14 +8,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
-from abaton.records.ages import is_age_range, per_year, spelt_time
-from abaton.records.scope import Beside, Handler, Node, Scope, masked
-from abaton.records.ucum import is_unit
+from abaton.records.deid.ages import is_age_range, per_year, spelt_time
+from abaton.records.deid.scope import Beside, Handler, Node, Scope, masked
+from abaton.records.fhir.ucum import is_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from abaton.records.methods import Settings
+    from abaton.records.deid.methods import Settings
 
 QUANTITIES = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})
 UCUM = "http://unitsofmeasure.org"
@@ -41,12 +41,20 @@ def measure(settings: Settings, node: Node) -> Handler:
     def run(value: Any, scope: Scope) -> Any:
         if value.__class__ is not dict:
             return scope.drop(node, "malformed")
-        number, system, code = value.get("value"), value.get("system"), value.get("code")
+        number: Any = value.get("value")
+        system, code = value.get("system"), value.get("code")
         plain = number.__class__ is float or number.__class__ is int
-        if plain and len(value) == 4 and code.__class__ is str and code in usual and "unit" in value:
-            if system == UCUM and -_SHORT < number < _SHORT and not is_age:
-                scope.seen(unit_only)
-                return {"value": number, "system": UCUM, "code": code}
+        short = plain and not is_age and -_SHORT < number < _SHORT
+        if (
+            short
+            and len(value) == 4
+            and system == UCUM
+            and code.__class__ is str
+            and code in usual
+            and "unit" in value
+        ):
+            scope.seen(unit_only)
+            return {"value": number, "system": UCUM, "code": code}
         made: dict[str, Any] = {"value": number} if plain else {}
         unit = value.get("unit")
         if code is not None and scope.codes.knows(system, code):
@@ -108,7 +116,7 @@ def is_long(number: float) -> bool:
 def _ranges() -> dict[tuple[str, str], tuple[float, float]]:
     """By code of LOINC and unit: between which numbers a measurement lies that is counted in hundreds of millions."""
     made: dict[tuple[str, str], tuple[float, float]] = {}
-    text = files("abaton.records").joinpath("plausible.txt").read_text(encoding="utf-8")
+    text = files("abaton.records.deid").joinpath("plausible.txt").read_text(encoding="utf-8")
     for line in text.splitlines():
         words = line.partition("#")[0].split()
         if words:

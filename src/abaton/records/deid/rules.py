@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from abaton.errors import SettingsError
-from abaton.records.elements import Element, Fields, is_primitive, resources, table
-from abaton.records.need import Rule
+from abaton.records.deid.need import Rule
+from abaton.records.fhir.elements import Element, Fields, is_primitive, resources, table
 
 _ROOT = re.compile(r"nodesByType\('([A-Za-z]\w*)'\)|([A-Z]\w*)")
 _STEP = re.compile(r"\.(?:where\(([a-z]\w*(?:\.[a-z]\w*)*)\s*=\s*'([^']*)'\)|([a-z]\w*))")

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from abaton.errors import Refused
-from abaton.records.parsing import parse
+from abaton.records.fhir.parsing import parse
 from abaton.records.sources import STDIN, Source, numbered
 
 _QUERY = re.compile(r"(?:(?:https?://.+)/)?([A-Z][A-Za-z]+)\?(.+)", re.DOTALL)
@@ -121,8 +121,10 @@ def asked(document: dict[str, Any]) -> set[str]:
                 elif (found := by_query(reference)) is not None:
                     wanted.add(named_by(*found))
             elif by.__class__ is dict and "resourceType" not in node and by.get("value").__class__ is str:
-                kind = node.get("type") if node.get("type").__class__ is str else ""
-                wanted.add(named_by(kind, f"{by.get('system') or ''}|{by['value']}"))
+                kind = node.get("type")
+                wanted.add(
+                    named_by(kind if isinstance(kind, str) else "", f"{by.get('system') or ''}|{by['value']}")
+                )
     return wanted - {name for name, _ in answered(document)} if wanted else wanted
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
-from abaton.records.ages import TELLING
-from abaton.records.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope
-from abaton.records.vocabulary import ABSENT, binding, is_known
+from abaton.records.deid.ages import TELLING
+from abaton.records.deid.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope
+from abaton.records.fhir.vocabulary import ABSENT, binding, is_known
 
 if TYPE_CHECKING:
-    from abaton.records.methods import Settings
+    from abaton.records.deid.methods import Settings
 
 _REMEMBERED = 65_536
 

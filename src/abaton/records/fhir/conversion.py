@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from math import isfinite
 
-from abaton.records.ucum import is_unit
+from abaton.records.fhir.ucum import is_unit
 
 Dimension = tuple[tuple[str, int], ...]
 

@@ -202,7 +202,8 @@ class Deidentification:
             )
         if self.link_sites and self.mechanism is not Mechanism.PSEUDONYMISE:
             raise SettingsError(
-                "an anonymising study cannot link its sites", remedy="set mechanism = 'pseudonymise', or link nothing"
+                "an anonymising study cannot link its sites",
+                remedy="set mechanism = 'pseudonymise', or link nothing",
             )
         if self.count_floor < 1:
             raise SettingsError("count_floor must be at least 1", remedy="choose for example 5")

@@ -17,16 +17,16 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from abaton.records.addresses import Addresses, Asks, by_query, identifiers, named_by
-from abaton.records.ages import death_of
-from abaton.records.elements import resources
-from abaton.records.pseudonyms import Pseudonyms
-from abaton.records.scope import Beside, Handler, Node, Notes, Scope
-from abaton.records.scrub import words_of
+from abaton.records.deid.addresses import Addresses, Asks, by_query, identifiers, named_by
+from abaton.records.deid.ages import death_of
+from abaton.records.deid.pseudonyms import Pseudonyms
+from abaton.records.deid.scope import Beside, Handler, Node, Notes, Scope
+from abaton.records.deid.scrub import words_of
+from abaton.records.fhir.elements import resources
 
 if TYPE_CHECKING:
-    from abaton.records.methods import Settings
-    from abaton.records.terminology import Codes
+    from abaton.records.deid.methods import Settings
+    from abaton.records.deid.terminology import Codes
 
 _REST = re.compile(
     r"(?:(https?://.+|[a-z][a-z0-9+.-]*:.+)/)?([A-Z][A-Za-z]+)/([^/?#|]+)(?:/_history/[^/]*)?(?:#.*)?"
@@ -69,8 +69,8 @@ class Document:
     """One document and where its references lead: a Bundle with its entries, or, without a root, single resources."""
 
     __slots__ = (
-        "_found",
         "_deaths",
+        "_found",
         "_identifiers",
         "_named",
         "_places",
@@ -169,7 +169,9 @@ class Document:
         if isinstance(reference, str):
             found = None if reference.startswith("#") else self.pointer(reference)
         elif isinstance(by, dict) and isinstance(by.get("value"), str):
-            found = self.logical(kind if isinstance(kind, str) else "", str(by.get("system") or ""), by["value"])
+            found = self.logical(
+                kind if isinstance(kind, str) else "", str(by.get("system") or ""), by["value"]
+            )
         else:
             found = None
         return found.get("reference", "") if found else ""

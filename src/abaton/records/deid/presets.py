@@ -6,8 +6,8 @@ walked into; plain values without a line are dropped and counted.
 
 from __future__ import annotations
 
-from abaton.records.need import Allowed, Dates, Deidentification, Preset, Rule
-from abaton.records.rules import read_table
+from abaton.records.deid.need import Allowed, Dates, Deidentification, Preset, Rule
+from abaton.records.deid.rules import read_table
 
 _PERSONS = """
 # People: what identifies them directly goes, a valid stand-in stays where profiles demand one.
@@ -141,10 +141,68 @@ def _us_core() -> str:
 
 _ALLOWED = {
     Allowed.US_CORE: _us_core(),
-    Allowed.ZIP3: "Patient.address.postalCode  generalise to=zip3\nPatient.address.state  keep among=" + "|".join(
-        "AL AK AZ AR CA CO CT DE DC FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND OH "
-        "OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY AS GU MP PR VI".split()
-    ) + "\n",
+    Allowed.ZIP3: "Patient.address.postalCode  generalise to=zip3\nPatient.address.state  keep among="
+    + "|".join(
+        [
+            "AL",
+            "AK",
+            "AZ",
+            "AR",
+            "CA",
+            "CO",
+            "CT",
+            "DE",
+            "DC",
+            "FL",
+            "GA",
+            "HI",
+            "ID",
+            "IL",
+            "IN",
+            "IA",
+            "KS",
+            "KY",
+            "LA",
+            "ME",
+            "MD",
+            "MA",
+            "MI",
+            "MN",
+            "MS",
+            "MO",
+            "MT",
+            "NE",
+            "NV",
+            "NH",
+            "NJ",
+            "NM",
+            "NY",
+            "NC",
+            "ND",
+            "OH",
+            "OK",
+            "OR",
+            "PA",
+            "RI",
+            "SC",
+            "SD",
+            "TN",
+            "TX",
+            "UT",
+            "VT",
+            "VA",
+            "WA",
+            "WV",
+            "WI",
+            "WY",
+            "AS",
+            "GU",
+            "MP",
+            "PR",
+            "VI",
+        ]
+    )
+    + "\n",
 }
 
 

@@ -1,7 +1,7 @@
 """Letters as names are compared, from a table of our own, so that every computer and every Python gives the same.
 
-The table (``letters.txt``) names its version of Unicode. It takes accents, ligatures, wide forms, capitals and invisible
-signs away, writes all digits as 0 to 9, and makes one letter of those that look alike: a Cyrillic а is an a.
+The table (``letters.txt``) names its version of Unicode. It takes accents, ligatures, wide forms, capitals and
+invisible signs away, writes all digits as 0 to 9, and makes one letter of those that look alike: a Cyrillic а is an a.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Folding(dict[int, str]):
 
 @cache
 def _table() -> tuple[str, frozenset[str], str, _Folding]:
-    text = files("abaton.records").joinpath("letters.txt").read_text(encoding="ascii")
+    text = files("abaton.records.deid").joinpath("letters.txt").read_text(encoding="ascii")
     version, invisible, parting, *groups = (line.partition(" ") for line in text.splitlines())
     folding = _Folding()
     for made, _, points in groups:

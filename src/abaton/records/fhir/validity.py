@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from abaton.records.elements import Element, is_primitive, is_resource_slot, resources, table
+from abaton.records.fhir.elements import Element, is_primitive, is_resource_slot, resources, table
 
 
 class Problem(NamedTuple):

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
-from abaton.records.letters import folded, placed, without_invisible, words
-from abaton.records.scope import Handler, Node, Scope
+from abaton.records.deid.letters import folded, placed, without_invisible, words
+from abaton.records.deid.scope import Handler, Node, Scope
 
 if TYPE_CHECKING:
-    from abaton.records.methods import Settings
+    from abaton.records.deid.methods import Settings
 
 BLACK = "[…]"
 # On folded text: no capitals, and all digits are 0 to 9.

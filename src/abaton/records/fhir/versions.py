@@ -15,7 +15,9 @@ _FORMS: dict[str, type] = {"text": str, "list": list, "object": dict}
 def _marks() -> dict[str, tuple[str, str]]:
     """By type or element: the version that alone has it, and in which form if R4 has it in another."""
     made: dict[str, tuple[str, str]] = {}
-    for line in files("abaton.records").joinpath("versions.txt").read_text(encoding="utf-8").splitlines():
+    for line in (
+        files("abaton.records.fhir").joinpath("versions.txt").read_text(encoding="utf-8").splitlines()
+    ):
         words = line.partition("#")[0].split()
         if words:
             made[words[1]] = (words[0], words[2] if len(words) > 2 else "")
@@ -45,5 +47,6 @@ def other_form(element: str) -> tuple[str, type] | None:
 def refuse(version: str) -> Any:
     """Refuse a record of another version."""
     raise Refused(
-        f"this is a record of FHIR {version}; only R4 is read", remedy="export it as R4 (4.0.1), or convert it first"
+        f"this is a record of FHIR {version}; only R4 is read",
+        remedy="export it as R4 (4.0.1), or convert it first",
     )

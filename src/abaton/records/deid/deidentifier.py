@@ -16,24 +16,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from abaton.errors import Refused
-from abaton.records.addresses import NOWHERE, Addresses, Asks, identifier_of
-from abaton.records.ages import age_at, age_observation
-from abaton.records.elements import resources, table
-from abaton.records.minimise import Minimiser
-from abaton.records.parsing import bounded
-from abaton.records.need import Dates, Function, Mechanism, Need, Preset, Rule
-from abaton.records.plan import LeftOut, Plan
-from abaton.records.presets import rules
-from abaton.records.pseudonyms import Pseudonyms
-from abaton.records.references import Document, Found, clashes, identity_of, old_name, server_of
-from abaton.records.repair import Repair
-from abaton.records.resting import resting
-from abaton.records.scope import Handler, Notes, Scope
+from abaton.records.deid.addresses import NOWHERE, Addresses, Asks, identifier_of
+from abaton.records.deid.ages import age_at, age_observation
+from abaton.records.deid.minimise import Minimiser
+from abaton.records.deid.need import Dates, Function, Mechanism, Need, Preset, Rule
+from abaton.records.deid.plan import LeftOut, Plan
+from abaton.records.deid.presets import rules
+from abaton.records.deid.pseudonyms import Pseudonyms
+from abaton.records.deid.references import Document, Found, clashes, identity_of, old_name, server_of
+from abaton.records.deid.repair import Repair
+from abaton.records.deid.resting import resting
+from abaton.records.deid.scope import Handler, Notes, Scope
+from abaton.records.deid.tally import Tally
+from abaton.records.deid.terminology import Codes
+from abaton.records.fhir.elements import resources, table
+from abaton.records.fhir.parsing import bounded
+from abaton.records.fhir.versions import refuse, version_of
+from abaton.records.fhir.vocabulary import profiles
 from abaton.records.stages import Consented, ConsentedLot, Deidentified, Record
-from abaton.records.tally import Tally
-from abaton.records.terminology import Codes
-from abaton.records.versions import refuse, version_of
-from abaton.records.vocabulary import profiles
 
 MARK = "http://interopehrate.eu/fhir/StructureDefinition/AnonymizationExtension-IEHR"
 _MARK_SYSTEM = "http://interopehrate.eu/fhir/CodeSystem/AnonymizationType-IEHR"
@@ -67,7 +67,7 @@ class Deidentifier:
         year: The current year, against which ages are capped.
         trace: Whether to count what is kept, too.
         addresses: Where references lead that a document does not answer itself; nothing means that it must be asked
-            for (:class:`~abaton.records.addresses.Asks`).
+            for (:class:`~abaton.records.deid.addresses.Asks`).
 
     >>> from abaton.records.stages import Record
     >>> make = Deidentifier(Need("heart"), Pseudonyms("heart", bytes(range(32))), year=2026)
@@ -229,7 +229,9 @@ class Deidentifier:
         if value and isinstance(old, str):
             self.names.link(old, value)
         else:
-            self._notes.drops.append(("Patient.identifier", "no linking identifier: not linked with other sites"))
+            self._notes.drops.append(
+                ("Patient.identifier", "no linking identifier: not linked with other sites")
+            )
 
     def _name(self, raw: Any) -> str:
         kind = raw.get("resourceType") if raw.__class__ is dict else None

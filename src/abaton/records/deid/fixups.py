@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from abaton.records.ages import hide_asked, hide_coded, hide_implied
-from abaton.records.repair import EMPTY_NARRATIVE
-from abaton.records.scope import Scope
-from abaton.records.vocabulary import ABSENT
+from abaton.records.deid.ages import hide_asked, hide_coded, hide_implied
+from abaton.records.deid.repair import EMPTY_NARRATIVE
+from abaton.records.deid.scope import Scope
+from abaton.records.fhir.vocabulary import ABSENT
 
 Fixup = Callable[[dict[str, Any], dict[str, Any], Scope], dict[str, Any] | None]
 
