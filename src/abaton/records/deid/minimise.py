@@ -15,6 +15,7 @@ from abaton.records.deid.rules import children
 from abaton.records.deid.scope import Notes
 from abaton.records.fhir.dates import overlap
 from abaton.records.fhir.elements import resources, table
+from abaton.records.fhir.versions import refuse, version_of
 
 _ALWAYS = frozenset({"resourceType", "id", "meta", "identifier", "subject", "patient", "modifierExtension"})
 _WHEN = [
@@ -89,6 +90,8 @@ class Minimiser:
                 made[key] = value
             else:
                 known = key.removeprefix("_") in fields
+                if not known and (version := version_of(f"{kind}.{key}")):
+                    refuse(version)
                 place = f"{kind}.{key}" if known else f"{kind}.(unknown)"
                 notes.drops.append((place, "not needed by the study"))
         return made
