@@ -44,12 +44,13 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.parametrize("marks", [(", ", ": "), (",", ":")])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_every_form_of_reference_means_one_person_in_every_file(tmp_path, processes):
+def test_every_form_of_reference_means_one_person_in_every_file(tmp_path, processes, marks):
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "Condition.ndjson").write_text(
-        "".join(json.dumps(condition(i, form)) + "\n" for i, form in enumerate(FORMS))
+        "".join(json.dumps(condition(i, form), separators=marks) + "\n" for i, form in enumerate(FORMS))
     )
     (folder / "Patient.ndjson").write_text(json.dumps(PATIENT) + "\n")
     (folder / "Observation.ndjson").write_text(

@@ -39,7 +39,9 @@ from abaton.records.sources import STDIN, Source, numbered, safe_name
 from abaton.records.stages import ConsentedLot
 
 _LEAST_STRETCH = 16 * 1024 * 1024
-_LOT, _LOT_BYTES = 64, 1024 * 1024
+LOT = 64
+"""How many lines go through together: more are no quicker, because they do not fit a processor's own memory."""
+_LOT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def _lots(source: Source) -> Iterator[list[tuple[bytes, int]]]:
     for raw, number in numbered(source):
         lot.append((raw, number))
         size += len(raw)
-        if len(lot) == _LOT or size > _LOT_BYTES:
+        if len(lot) == LOT or size > _LOT_BYTES:
             yield lot
             lot, size = [], 0
     if lot:

@@ -25,6 +25,9 @@ _QUERY = re.compile(r"(?:(?:https?://.+)/)?([A-Z][A-Za-z]+)\?(.+)", re.DOTALL)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KIND = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
 _HEAD = 256
+# What makes a line more than one resource with references in plain words: a Bundle, an identifier in the place of a
+# reference (an object, where a resource has a list), spaces, escapes within an address.
+_INSIDE = (b'"Bundle"', b'"identifier":{', b'"identifier": ', b'"reference": ', b'"reference" ', b"\\/", b"\\u00")
 _NESTED = 8
 Place = tuple[str, str]
 """A resource's type and what its identity is made from: its id, or its address if it has none."""
@@ -190,21 +193,42 @@ def links(document: dict[str, Any], link_by: str, depth: int = 0) -> Iterator[tu
 
 def asked_in(source: Source) -> set[str]:
     """The names in a file, or a stretch of one, that the documents in it do not answer themselves."""
-    return {name for document in _readable(source, None) for name in asked(document)}
+    found: set[str] = set()
+    plain: set[bytes] = set()
+    for raw, _ in _numbered(source):
+        if source.is_lines and not any(mark in raw for mark in _INSIDE):
+            # A single resource whose references are all written out: they are told from its bytes.
+            for rest in raw.split(b'"reference":"')[1:]:
+                text = rest[: rest.find(b'"')]
+                if b"?" in text or text.startswith(b"urn:"):
+                    plain.add(text)
+            continue
+        try:
+            found |= asked(parse(raw))
+        except Refused:
+            continue
+    for text in plain:
+        found |= asked({"reference": text.decode(errors="replace")})
+    return found
 
 
-def _readable(source: Source, kinds: set[str] | None) -> Iterator[dict[str, Any]]:
-    """The documents of a source that may be of some types; what is doubtful is refused later, not here."""
+def _numbered(source: Source) -> Iterator[tuple[bytes, int]]:
+    """The documents of a source as far as it can be read; what is doubtful is refused later, not here."""
     if source.path == STDIN:
         return
     try:
-        for raw, _ in numbered(source):
-            head = _KIND.search(raw, 0, _HEAD) if kinds is not None and source.is_lines else None
-            if head is not None and head[1].decode() not in (kinds or ()) and head[1] != b"Bundle":
-                continue
-            try:
-                yield parse(raw)
-            except Refused:
-                continue
+        yield from numbered(source)
     except (Refused, OSError):
         return
+
+
+def _readable(source: Source, kinds: set[str] | None) -> Iterator[dict[str, Any]]:
+    """The documents of a source that may be of some types."""
+    for raw, _ in _numbered(source):
+        head = _KIND.search(raw, 0, _HEAD) if kinds is not None and source.is_lines else None
+        if head is not None and head[1].decode() not in (kinds or ()) and head[1] != b"Bundle":
+            continue
+        try:
+            yield parse(raw)
+        except Refused:
+            continue

@@ -171,6 +171,11 @@ class Deidentifier:
 
         return run
 
+    def forget(self) -> None:
+        """Drop what was remembered for speed."""
+        self.names.forget()
+        self._alone.targets.clear()
+
     def tally(self) -> Tally:
         """What was counted since the last time this was asked."""
         self._total.note(self._notes)

@@ -34,6 +34,7 @@ _REST = re.compile(
 _UUID = re.compile(
     r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"
 )
+_REMEMBERED = 20_000
 SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
 """The elements in which a resource names the person it is about."""
 
@@ -73,6 +74,7 @@ class Document:
         "_found",
         "_identifiers",
         "_named",
+        "_nowhere",
         "_places",
         "_wanted",
         "_words",
@@ -99,6 +101,7 @@ class Document:
         addresses: Addresses | None,
     ) -> None:
         self.addresses = addresses
+        self._nowhere: set[str] = set()
         self.root, self.names, self.notes, self.codes = root, names, notes, codes
         self.year, self.shift_days = year, shift_days
         self.targets: dict[str, dict[str, str]] = {}
@@ -140,8 +143,12 @@ class Document:
     def pointer(self, reference: str) -> dict[str, str] | None:
         """The new form of a reference that is not to a contained resource; all that mean the same share it."""
         found = self.targets.get(reference)
-        if found is None and (new := self._turn(reference)) is not None:
-            found = self.targets[reference] = {"reference": new}
+        if found is None and reference not in self._nowhere:
+            new = self._turn(reference)
+            if new is not None:
+                found = self.targets[reference] = {"reference": new}
+            elif len(self._nowhere) < _REMEMBERED:
+                self._nowhere.add(reference)
         return found
 
     def logical(self, kind: str, system: str, value: str) -> dict[str, Any] | None:
