@@ -8,7 +8,7 @@ import pytest
 from making import KEY, deidentify, maker, run
 
 from abaton.errors import SettingsError
-from abaton.records import Dates, Deidentification, Mechanism, Need
+from abaton.records import Dates, Deidentification, Mechanism, Need, Want
 from abaton.records.exporting import Job, export
 from abaton.records.sources import find
 
@@ -108,6 +108,18 @@ def test_linking_sites_needs_an_identifier_that_the_study_names():
         Deidentification(mechanism=Mechanism.PSEUDONYMISE, link_sites=True)
     with pytest.raises(SettingsError, match="anonymising"):
         Deidentification(link_sites=True, link_by="urn:national")
+
+
+def test_people_are_linked_even_if_the_study_does_not_want_the_patient():
+    wants = (Want("Condition"),)
+    made = []
+    for site, old in (("pisa", "1"), ("bonn", "2")):
+        person = {"resourceType": "Patient", "id": old, "identifier": [{"system": "urn:national", "value": "7"}]}
+        entries = [{"resource": person}, {"resource": condition(5, {"reference": f"Patient/{old}"})}]
+        make = maker(wants, site=site, mechanism=Mechanism.PSEUDONYMISE, link_sites=True, link_by="urn:national")
+        bundle = run(make, {"resourceType": "Bundle", "type": "collection", "entry": entries})
+        made.append(bundle["entry"][0]["resource"]["subject"]["reference"])
+    assert made[0] == made[1]
 
 
 def test_sites_link_people_by_that_identifier_and_nobody_by_a_local_id(tmp_path):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from making import deidentify, maker, run
+from making import deidentify, maker, rule, run
 
-from abaton.records import Dates
+from abaton.records import Dates, Preset
 
 UCUM, LOINC = "http://unitsofmeasure.org", "http://loinc.org"
 AGE = {"coding": [{"system": LOINC, "code": "30525-0"}]}
@@ -53,6 +53,24 @@ def test_a_coded_age_is_hidden_whatever_its_form(code, value, kept):
     assert {name: made[name] for name in value} == kept
     part = observed(OTHER, component=[{"code": code, **value}])["component"][0]
     assert {name: part[name] for name in value} == kept
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"preset": Preset.PAPER},
+        {"rules": (rule("Observation.code", "redact"),)},
+        {"rules": (rule("nodesByType('Coding')", "keep"),)},
+        {"rules": (rule("nodesByType('CodeableConcept').text", "keep"),)},
+    ],
+)
+def test_other_rules_for_codes_hide_ages_as_well(wish):
+    raw = {"resourceType": "Observation", "id": "1", "status": "final", "code": AGE, "valueInteger": 97}
+    make = maker(**wish)
+    for _ in range(2):
+        assert run(make, raw)["valueInteger"] == 90
+        parts = {**raw, "component": [{"code": AGE, "valueInteger": 97}]}
+        assert run(make, parts)["component"][0]["valueInteger"] == 90
 
 
 def test_what_is_no_age_stays():

@@ -294,14 +294,14 @@ class Deidentifier:
                 todo.append((resource, resource, kind, "", ""))
                 continue
             read.append(kind)
+            if kind == "Patient" and self._link_by:
+                self._link(resource)
             part = self._needed(resource, kind) if wants else resource
             if id(resource) in without:
                 self._notes.left_out.append((kind, without[id(resource)]))
                 part = None
             elif part is None and not self._wants_age(kind):
                 continue
-            if kind == "Patient" and self._link_by:
-                self._link(resource)
             url = entry.get("fullUrl")
             server = ""
             if clashing and (old := resource.get("id")).__class__ is str and (kind, old) in clashing:
