@@ -194,10 +194,9 @@ class Deidentifier:
             for raw, kind in zip(contents, kinds, strict=True):
                 if kind == "Patient":
                     self._link(raw)
-        # A Bundle makes no use of the identity it would have alone.
         named = self.names.identities(
             [
-                (kind, old if (old := raw.get("id")).__class__ is str and old else old_name(raw), "")
+                (kind, old if (old := raw.get("id")).__class__ is str and old else _alone(raw, kind), "")
                 for raw, kind in zip(contents, kinds, strict=True)
             ]
         )
@@ -513,6 +512,11 @@ class Deidentifier:
 
     def _identifier(self, identity: str) -> dict[str, Any]:
         return {"value": identity} if self._paper else {"system": self.names.system, "value": identity}
+
+
+def _alone(resource: dict[str, Any], kind: str) -> str:
+    """What a resource without an id is known by; a Bundle is known by what is left in it."""
+    return "" if kind == "Bundle" else old_name(resource)
 
 
 def _refusal(error: Exception) -> Refused:

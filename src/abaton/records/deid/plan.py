@@ -261,12 +261,12 @@ class Plan:
             size = len(out)
             if size != full:
                 repair(out, value, scope)
-                size = -1
-            elif fixup is None:
-                return out
+            whole = len(out)
             fixed = out if fixup is None else fixup(out, value, scope)
             # What was put in takes the place R4 gives it, so that a second run finds nothing to move.
-            return fixed if fixed is None or len(fixed) == size else repair.in_order(fixed)
+            if fixed is None or size == whole == len(fixed):
+                return fixed
+            return repair.in_order(fixed)
 
         return run
 
