@@ -25,8 +25,8 @@ import orjson
 
 from abaton.bench import Measure, at_least, at_most
 from abaton.records import Deidentifier, Mechanism, Need, Pseudonyms
-from abaton.records.deid.need import Deidentification
 from abaton.records.deid.addresses import Addresses, asked
+from abaton.records.deid.need import Deidentification
 from abaton.records.exporting import LOT, Job, deidentified, export
 from abaton.records.sources import Source
 
@@ -60,7 +60,9 @@ def _interleaved(calls: list[Callable[[], object]], repeats: int) -> list[float]
 def _make(*documents: bytes) -> Deidentifier:
     """A de-identifier that knows where references lead which documents do not answer, as after a look at all files."""
     names = {name for raw in documents for name in asked(orjson.loads(raw))}
-    places = {name: (name.partition("?")[0] or "Practitioner", str(n)) for n, name in enumerate(sorted(names))}
+    places = {
+        name: (name.partition("?")[0] or "Practitioner", str(n)) for n, name in enumerate(sorted(names))
+    }
     return Deidentifier(Need("bench"), Pseudonyms("bench", KEY), year=2026, addresses=Addresses(places))
 
 
@@ -145,7 +147,11 @@ def _lines_speed() -> list[Measure]:
         each["subject"] = {"reference": f"Patient/{number % 100}"}
         each["encounter"] = {"reference": f"Encounter/{number // 8}"}
     kinds = {"small Observations": [orjson.dumps(each) for each in observations]}
-    real = [line for path in sorted(DATA.glob("bulk-ndjson/10.*.ndjson")) for line in path.read_bytes().splitlines()]
+    real = [
+        line
+        for path in sorted(DATA.glob("bulk-ndjson/10.*.ndjson"))
+        for line in path.read_bytes().splitlines()
+    ]
     if real:
         kinds["a real bulk export"] = real[::3]
     rows = []

@@ -125,7 +125,14 @@ def test_names_of_files_are_shown_on_request_only(place):
         for more, shown in ((), False), (("--show-names",), True):
             words = ["records", command, place / "Jo_Smith.json", *more]
             if command == "deidentify":
-                words += ["--study", place / "study.toml", "--key", place / "study.key", "--out", place / f"{shown}"]
+                words += [
+                    "--study",
+                    place / "study.toml",
+                    "--key",
+                    place / "study.key",
+                    "--out",
+                    place / f"{shown}",
+                ]
             code, out, err = abaton(*words, "--json")
             assert ("Smith" in out + err) is shown
             assert ("file 1" in err) is not shown

@@ -114,9 +114,15 @@ def test_people_are_linked_even_if_the_study_does_not_want_the_patient():
     wants = (Want("Condition"),)
     made = []
     for site, old in (("pisa", "1"), ("bonn", "2")):
-        person = {"resourceType": "Patient", "id": old, "identifier": [{"system": "urn:national", "value": "7"}]}
+        person = {
+            "resourceType": "Patient",
+            "id": old,
+            "identifier": [{"system": "urn:national", "value": "7"}],
+        }
         entries = [{"resource": person}, {"resource": condition(5, {"reference": f"Patient/{old}"})}]
-        make = maker(wants, site=site, mechanism=Mechanism.PSEUDONYMISE, link_sites=True, link_by="urn:national")
+        make = maker(
+            wants, site=site, mechanism=Mechanism.PSEUDONYMISE, link_sites=True, link_by="urn:national"
+        )
         bundle = run(make, {"resourceType": "Bundle", "type": "collection", "entry": entries})
         made.append(bundle["entry"][0]["resource"]["subject"]["reference"])
     assert made[0] == made[1]

@@ -1,4 +1,4 @@
-"""HIPAA's eighteen identifiers: the documentation's table, executed. A mark in every place it names must not come out."""
+"""HIPAA's eighteen identifiers: the table of the documentation, executed. No mark in a place it names comes out."""
 
 from __future__ import annotations
 

@@ -27,7 +27,15 @@ _KIND = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
 _HEAD = 256
 # What makes a line more than one resource with references in plain words: a Bundle, an identifier in the place of a
 # reference (an object, where a resource has a list), spaces, escapes within an address.
-_INSIDE = (b'"Bundle"', b'"identifier":{', b'"identifier": ', b'"reference": ', b'"reference" ', b"\\/", b"\\u00")
+_INSIDE = (
+    b'"Bundle"',
+    b'"identifier":{',
+    b'"identifier": ',
+    b'"reference": ',
+    b'"reference" ',
+    b"\\/",
+    b"\\u00",
+)
 _NESTED = 8
 Place = tuple[str, str]
 """A resource's type and what its identity is made from: its id, or its address if it has none."""

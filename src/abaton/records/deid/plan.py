@@ -232,7 +232,9 @@ class Plan:
             settled = full > 0 and idle(node.type, [k for k, _ in steps])
             if node.type in ("Observation", "Observation.component"):
                 # Whether a value is an age is noted where its code is looked at in the usual way, and only there.
-                settled = settled and self._usual_codes and "code" in keys and any(k == "code" for k, _ in steps)
+                settled = (
+                    settled and self._usual_codes and "code" in keys and any(k == "code" for k, _ in steps)
+                )
             made = Shape(tuple(steps), Dropped(tuple(drops)) if drops else None, full, settled)
             if len(shapes) < _MOST_SHAPES:
                 shapes[keys] = made
