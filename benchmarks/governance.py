@@ -43,7 +43,7 @@ from abaton.governance.keyfiles import lock, write_ring
 from abaton.governance.receipts import read_receipt
 from abaton.governance.tags import tag
 from abaton.governance.times import stamp
-from abaton.records.pseudonyms import MappingRow
+from abaton.records.deid.pseudonyms import MappingRow
 from abaton.site import CentreClient
 from abaton.store import Database
 

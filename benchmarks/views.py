@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from abaton.bench import Measure, at_least, at_most, best_seconds
-from abaton.records.parsing import dump, parse
+from abaton.records.fhir.parsing import dump, parse
 from abaton.records.views import View
 
 _RACE = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race"

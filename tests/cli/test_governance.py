@@ -13,7 +13,7 @@ from abaton.governance import Audit, Entry, Registry, Vault, metadata
 from abaton.governance.keyfiles import read_public
 from abaton.governance.tags import tag
 from abaton.governance.withdrawal import Cascade, Step, Waiting
-from abaton.records.pseudonyms import MappingRow
+from abaton.records.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
 NOW = datetime.now(UTC)

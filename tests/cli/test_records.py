@@ -78,7 +78,7 @@ def test_standard_input_is_read(place):
     ("document", "words"),
     [
         ('{"resourceType":"C4n4ry"}', "type"),
-        ('{"resourceType":"Patient","modifierExtension":[{"url":"C4n4ry"}]}', "modifierExtension"),
+        ('{"resourceType":"Patient","animal":{"x":"C4n4ry"}}', "FHIR STU3"),
         ('{"resourceType":"Patient","id":"C4n4ry","id":"2"}', "twice"),
         ('<Patient xmlns="C4n4ry"/>', "XML"),
         ('{"resourceType":"Patient","x":NaN}', "NaN"),

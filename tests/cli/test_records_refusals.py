@@ -73,15 +73,8 @@ DOCUMENTS = {
         f'{{"resourceType":"Bundle","entry":[{{"resource":{{"resourceType":"{MARK}"}}}}]}}',
         "no type that R4 knows",
     ),
-    "a modifierExtension": (
-        f'{{"resourceType":"Patient","modifierExtension":[{{"url":"{MARK}"}}]}}',
-        "modifierExtension",
-    ),
-    "a nested modifierExtension": (
-        f'{{"resourceType":"Patient","contact":[{{"modifierExtension":[{{"url":"{MARK}"}}]}}],'
-        f'"modifierExtension":[{{"url":"x"}}]}}',
-        "modifierExtension",
-    ),
+    "another version": (f'{{"resourceType":"Patient","animal":{{"x":"{MARK}"}}}}', "FHIR STU3"),
+    "a type of another version": (f'{{"resourceType":"DeviceUsage","id":"{MARK}"}}', "FHIR R5"),
     "XML": (f'<Patient xmlns="{MARK}"/>', "XML"),
     "XML after spaces": (f'\n  <?xml version="1.0"?><Patient id="{MARK}"/>', "XML"),
     "a byte order mark": ("\ufeff" + json.dumps(PATIENT), "byte order mark"),
@@ -116,7 +109,7 @@ def test_bytes_that_are_no_text_and_gzip_that_is_cut_are_refused(place):
         ("latin.json", b'{"resourceType":"Patient","id":"\xe9"}', "UTF-8"),
         ("cut.ndjson.gz", packed[:-20], "gzip"),
         ("no.ndjson.gz", b"plain", "gzip"),
-        ("broken.ndjson.gz", middle, "broken.ndjson.gz"),
+        ("broken.ndjson.gz", middle, "file 1"),
     ):
         (place / name).write_bytes(data)
         code, _, err = deidentify(place, source=name)
@@ -124,6 +117,26 @@ def test_bytes_that_are_no_text_and_gzip_that_is_cut_are_refused(place):
         assert "Traceback" not in err
         assert outputs(place / "out") == []
         (place / "out" / ".abaton-export.json").unlink(missing_ok=True)
+
+
+def test_names_of_files_are_shown_on_request_only(place):
+    (place / "Jo_Smith.json").write_text('{"resourceType":')
+    for command in ("deidentify", "check"):
+        for more, shown in ((), False), (("--show-names",), True):
+            words = ["records", command, place / "Jo_Smith.json", *more]
+            if command == "deidentify":
+                words += [
+                    "--study",
+                    place / "study.toml",
+                    "--key",
+                    place / "study.key",
+                    "--out",
+                    place / f"{shown}",
+                ]
+            code, out, err = abaton(*words, "--json")
+            assert ("Smith" in out + err) is shown
+            assert ("file 1" in err) is not shown
+            assert code == 3
 
 
 SETTINGS = {

@@ -16,8 +16,8 @@ from fhir.resources.R4B import get_fhir_model_class
 
 from abaton.records import Consented, Deidentifier, Pseudonyms, Record, Rule, problems
 from abaton.records.anonymity.federated import choose
+from abaton.records.deid.need import Need
 from abaton.records.features import Reason, featurise, hidden, histogram, pooled, scaled, statistics
-from abaton.records.need import Need
 from abaton.records.sources import documents, find
 from abaton.study import load_study, notes_on
 

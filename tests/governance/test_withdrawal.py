@@ -36,7 +36,7 @@ from abaton.governance import (
     verify,
 )
 from abaton.governance.withdrawal import ORDER_OF_STEPS
-from abaton.records.pseudonyms import MappingRow
+from abaton.records.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
 ANN, ROW, IDENTITY = person("ann"), "R" * 26, "4711-Chalmers"

@@ -12,7 +12,7 @@ from fhir.resources.R4B import get_fhir_model_class
 from abaton.lab.hospitals import HOSPITALS, records, study_text, write
 from abaton.records import Consented, Deidentifier, Pseudonyms, Record, problems
 from abaton.records.features import Reason, featurise, pooled, scaled, statistics
-from abaton.records.parsing import dump
+from abaton.records.fhir.parsing import dump
 from abaton.study import notes_on, study_from_toml
 
 TODAY = date(2026, 11, 16)

@@ -23,10 +23,10 @@ def deidentify(record: dict[str, Any], wants: tuple[Want, ...] = (), **wish: Any
     return made
 
 
-def run(make: Deidentifier, record: dict[str, Any]) -> dict[str, Any] | None:
-    before = json.dumps(record)
+def run(make: Deidentifier, record: dict[str, Any], *, check_input: bool = True) -> dict[str, Any] | None:
+    before = json.dumps(record) if check_input else ""
     made = make(Consented.on_ground(Record(record), "test"))
-    assert json.dumps(record) == before, "the input was changed"
+    assert not check_input or json.dumps(record) == before, "the input was changed"
     return None if made is None else json.loads(json.dumps(made.content))
 
 

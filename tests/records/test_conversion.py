@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.records.conversion import convert, convertible
-from abaton.records.ucum import is_unit, read_unit
+from abaton.records.fhir.conversion import convert, convertible
+from abaton.records.fhir.ucum import is_unit, read_unit
 
 SAME = ["mm[Hg]", "kPa", "Pa", "bar", "cm[H2O]"]
 

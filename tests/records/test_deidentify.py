@@ -133,23 +133,57 @@ def test_extensions_of_plain_values_go_but_the_reason_of_absence_stays():
     )
 
 
-def test_an_unknown_modifier_extension_refuses_the_resource_wherever_it_is():
+def test_an_unknown_modifier_extension_leaves_the_resource_out_wherever_it_is():
     modifier = [{"url": "http://smith.example/not", "valueBoolean": True}]
     observation = {"resourceType": "Observation", "id": "1", "status": "final", "code": CODE}
     for raw in (
         {**observation, "modifierExtension": modifier},
         {**observation, "component": [{"code": CODE, "modifierExtension": modifier}]},
-        {
-            "resourceType": "Bundle",
-            "type": "collection",
-            "entry": [{"resource": {**observation, "modifierExtension": modifier}}],
-        },
     ):
         make = maker()
-        with pytest.raises(Refused, match="modifierExtension") as refused:
-            run(make, raw)
-        assert "smith" not in str(refused.value)
-        assert not make.tally().read
+        assert run(make, raw) is None
+        tally = make.tally()
+        assert tally.left_out == {("Observation", "modifierExtension that may change its meaning"): 1}
+        assert tally.read["Observation"] == 1
+        assert not tally.kept
+    fine, odd = {**observation, "id": "2"}, {**observation, "modifierExtension": modifier}
+    report = {"resourceType": "DiagnosticReport", "id": "3", "status": "final", "code": CODE}
+    report["result"] = [{"reference": "urn:uuid:b"}, {"reference": "urn:uuid:a"}]
+    entries = [
+        {"fullUrl": "urn:uuid:a", "resource": odd},
+        {"fullUrl": "urn:uuid:b", "resource": fine},
+        {"resource": report},
+    ]
+    make = maker()
+    made = run(make, {"resourceType": "Bundle", "type": "collection", "entry": entries})
+    assert [entry["resource"]["resourceType"] for entry in made["entry"]] == [
+        "Observation",
+        "DiagnosticReport",
+    ]
+    there, gone = made["entry"][1]["resource"]["result"]
+    assert there["reference"] == made["entry"][0]["fullUrl"]
+    assert gone["reference"] == f"Observation/{make.names.identity('Observation', '1')}"
+    tally = make.tally()
+    assert tally.read["Observation"] == 2
+    assert tally.kept["Observation"] == 1
+    assert tally.left_out == {("Observation", "modifierExtension that may change its meaning"): 1}
+
+
+def test_what_is_handed_out_is_shared_with_nobody():
+    make, raw = maker(), {"resourceType": "Observation", "id": "1", "status": "final", "code": CODE}
+    raw |= {"subject": {"reference": "Patient/1"}, "effectiveDateTime": "2020-02-03"}
+    one, other = (make(Consented.on_ground(Record(raw), "test")).content for _ in range(2))
+    before = json.dumps(other)
+    _spoil(one)
+    assert json.dumps(other) == before
+    assert json.dumps(make(Consented.on_ground(Record(raw), "test")).content) == before
+
+
+def _spoil(node):
+    for child in list(node.values()) if isinstance(node, dict) else list(node):
+        if isinstance(child, dict | list):
+            _spoil(child)
+    node.clear()
 
 
 @pytest.mark.parametrize("kind", ["Smith", "", None, 7, "HumanName", "DomainResource", "patient"])
@@ -300,3 +334,22 @@ def test_a_list_that_r4_does_not_know_is_refused():
     for want in (Want("Smith"), Want("Patient", Function.ELEMENT, ("nothing",))):
         with pytest.raises(SettingsError, match="line 1"):
             maker((want,))
+
+
+def test_a_study_can_ask_for_codes_by_how_they_begin():
+    icd = "http://hl7.org/fhir/sid/icd-10"
+    want = Want("Condition", codes=(CodeFilter("code", (Code(icd, "I5", begins=True),)),))
+    make = maker((want,))
+
+    def of(code, system=icd):
+        made = run(
+            make,
+            {"resourceType": "Condition", "id": "1", "code": {"coding": [{"system": system, "code": code}]}},
+        )
+        return made is not None
+
+    assert of("I50.1")
+    assert of("I51")
+    assert not of("J50.1")
+    assert not of("XI50.1")
+    assert not of("I50.1", "http://other.example")

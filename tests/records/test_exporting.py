@@ -37,7 +37,8 @@ def folder(tmp_path):
 
 
 def contents(out):
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.name != STATE}
+    found = (path for path in out.rglob("*") if path.is_file() and path.name != STATE)
+    return {str(path.relative_to(out)): path.read_bytes() for path in found}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -112,10 +113,60 @@ def test_an_anonymous_export_forgets_its_key(folder, tmp_path):
     assert one != two
 
 
-def test_an_anonymous_export_goes_through_again_unchanged(folder, tmp_path):
-    export(find([str(folder)]), tmp_path / "one", job(Mechanism.ANONYMISE))
-    export(find([str(tmp_path / "one")]), tmp_path / "two", job(Mechanism.ANONYMISE))
-    assert sorted(contents(tmp_path / "one").values()) == sorted(contents(tmp_path / "two").values())
+def test_a_pseudonymised_export_goes_through_again_unchanged_and_an_anonymous_one_does_not(folder, tmp_path):
+    for mechanism, same in ((Mechanism.PSEUDONYMISE, True), (Mechanism.ANONYMISE, False)):
+        once, twice = tmp_path / f"{mechanism} once", tmp_path / f"{mechanism} twice"
+        export(find([str(folder)]), once, job(mechanism))
+        export(find([str(once)]), twice, job(mechanism))
+        assert (sorted(contents(once).values()) == sorted(contents(twice).values())) is same
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_equal_names_in_different_folders_never_overwrite(tmp_path, processes):
+    for place, start in (("a", 0), ("b", 10), ("b/Jo_Smith", 20)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "Patient.ndjson").write_text(lines(10, start))
+    export(find([str(tmp_path / "a"), str(tmp_path / "b")]), tmp_path / "out", job(), processes=processes)
+    made = contents(tmp_path / "out")
+    assert {"folder-1/Patient.ndjson", "folder-2/Patient.ndjson"} < made.keys()
+    assert len(made) == 3
+    assert not any("Smith" in name for name in made)
+    ids = {json.loads(line)["id"] for text in made.values() for line in text.splitlines()}
+    assert len(ids) == 30
+    assert not export(find([str(tmp_path / "a"), str(tmp_path / "b")]), tmp_path / "out", job(), resume=True)
+
+
+def test_a_collision_is_refused_before_anything_is_written(tmp_path):
+    for place in "ab":
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "Jo_Smith.json").write_text(lines(1))
+    both = [str(tmp_path / place / "Jo_Smith.json") for place in "ab"]
+    with pytest.raises(SettingsError, match="same name") as refused:
+        export(find(both), tmp_path / "out", job())
+    assert "file 1 and file 2" in str(refused.value)
+    assert "Smith" not in str(refused.value)
+    assert not contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_refusal_names_file_and_line_and_never_a_file(tmp_path, processes, monkeypatch):
+    monkeypatch.setattr("abaton.records.exporting._LEAST_STRETCH", 1_000)
+    (tmp_path / "Jo_Smith.ndjson").write_text(lines(300) + "\n" + '{"resourceType":"Smith"}\n' + lines(300))
+    for show, name in ((False, "file 1"), (True, str(tmp_path / "Jo_Smith.ndjson"))):
+        found = find([str(tmp_path / "Jo_Smith.ndjson")], show_names=show)
+        (outcome,) = export(found, tmp_path / f"out {show}", job(), processes=processes)
+        assert f"{name} line 302" in outcome.error
+        assert ("Smith" in outcome.error) is show
+
+
+def test_a_resource_with_an_unknown_modifier_leaves_its_file_alone(tmp_path):
+    odd = json.dumps({**PATIENT, "id": "x", "modifierExtension": [{"url": "http://x.example/not"}]})
+    (tmp_path / "Patient.ndjson").write_text(lines(100) + odd + "\n" + lines(100, 100))
+    (outcome,) = export(find([str(tmp_path / "Patient.ndjson")]), tmp_path / "out", job())
+    assert not outcome.error
+    assert outcome.tally.read["Patient"] == 201
+    assert outcome.tally.kept["Patient"] == 200
+    assert sum(outcome.tally.left_out.values()) == 1
 
 
 def test_a_directory_that_is_not_empty_is_refused(folder, tmp_path):

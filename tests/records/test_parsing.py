@@ -7,9 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from making import maker, run
 
 from abaton.errors import Refused
-from abaton.records import parsing
+from abaton.records.fhir import parsing
 
 HOSTILE = {
     "key twice": b'{"resourceType":"Patient","id":"a","id":"b"}',
@@ -54,6 +55,40 @@ def test_hostile_documents_are_refused_without_their_content(name, fast, monkeyp
 def test_size_has_a_limit():
     with pytest.raises(Refused, match="larger than"):
         parsing.parse(b'{"a":"' + b"x" * 100 + b'"}', limit=50)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_lines_are_read_together_as_each_alone(fast, monkeypatch):
+    if not fast:
+        monkeypatch.setattr(parsing, "orjson", None)
+    deep = b'{"a":' * 65 + b"1" + b"}" * 65
+    lots = [
+        [b'{"a":1}', b'{"b":[1,2]}'],
+        [b'{"a":1}', b'{"a":1,"a":2}'],
+        [b'{"a":[{}', b"{}]}", b"{},{}"],  # three lines that only make sense together
+        [b'{"a":1}', b"[1]"],
+        [b'{"a":1}', deep],
+        [b'{"a": 1.0e2}', b'{"b":"\xff"}'],
+    ]
+    for lot in lots:
+        alone = []
+        for raw in lot:
+            try:
+                alone.append(parsing.parse(raw))
+            except Refused as error:
+                alone.append(error.what)
+        assert [e.what if isinstance(e, Refused) else e for e in parsing.parse_all(lot)] == alone
+
+
+def test_a_document_that_is_nested_too_deeply_is_refused_before_it_is_walked():
+    inner = document = {"resourceType": "Questionnaire", "id": "1"}
+    for _ in range(100_000):
+        inner["item"] = [{}]
+        inner = inner["item"][0]
+    with pytest.raises(Refused, match="nested more than 64"):
+        run(maker(), document, check_input=False)
+    with pytest.raises(Refused, match="nested more than 64"):
+        parsing.parse(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import itertools
 import uuid
@@ -12,8 +13,8 @@ from making import KEY
 
 from abaton.errors import SettingsError
 from abaton.records import MappingRow, MemoryMapping, Pseudonyms
+from abaton.records.deid.pseudonyms import addresses_of, as_uuid, derive, letters, letters_of, token_of
 from abaton.records.mapping import MappingFile
-from abaton.records.pseudonyms import addresses_of, as_uuid, derive, letters, letters_of, token_of
 
 
 def test_an_identity_is_26_letters_and_valid_as_a_fhir_id():
@@ -53,7 +54,9 @@ def test_pairs_gives_what_pair_gives_each(issue):
         ("Device", "é", ""), ("Patient", "1", ""),
     ]  # fmt: skip
     one_by_one = names()
-    assert names().pairs(wanted) == [one_by_one.pair(*each) for each in wanted]
+    alone = [one_by_one.identity(*each) for each in wanted]
+    assert names().identities(wanted) == alone
+    assert names().pairs(wanted) == [(each, one_by_one.address(each)) for each in alone]
     assert names().pairs([]) == []
 
 
@@ -77,12 +80,16 @@ def test_an_identity_made_here_comes_back_unchanged_and_a_foreign_one_does_not()
     assert names.identity("Patient", foreign) != foreign
 
 
-def test_an_anonymous_export_is_recognised_without_its_key_but_not_linked():
-    first = Pseudonyms("heart", KEY, lasting=False)
-    second = Pseudonyms("heart", bytes(range(1, 33)), lasting=False)
+def test_an_identity_proves_itself_under_its_own_key_only():
+    first, second = Pseudonyms("heart", KEY), Pseudonyms("heart", bytes(range(1, 33)))
     new = first.identity("Patient", "1")
-    assert second.identity("Patient", new) == new
-    assert second.identity("Patient", "1") != new
+    assert first.identity("Patient", new) == new
+    assert second.identity("Patient", new) != new
+    # Without a key in it, anybody could write a proof, and a record number written so would pass as it is.
+    body = b"Smith 47110"
+    forged = letters(body + hashlib.sha256(derive(b"", "heart", "proof") + body).digest()[:5])
+    assert not first.is_ours(forged)
+    assert not second.is_ours(forged)
 
 
 def test_a_pseudo_identity_is_random_and_lives_in_the_table(tmp_path):

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import unicodedata
+
 import pytest
+from make_letters import TABLE, UNICODE, letters
 from make_tables import PACKAGE, elements, vocabulary
 
-from abaton.records.elements import is_primitive, resources, table
-from abaton.records.ucum import is_unit
+from abaton.records.deid.letters import folded
+from abaton.records.fhir.elements import is_primitive, resources, table
+from abaton.records.fhir.ucum import is_unit
 
 
 @pytest.mark.shared
 def test_the_tables_can_be_made_again(shared):
     assert elements(shared) == (PACKAGE / "elements.txt").read_text()
     assert vocabulary(shared) == (PACKAGE / "vocabulary.json").read_text()
+
+
+@pytest.mark.skipif(unicodedata.unidata_version != UNICODE, reason="the table is made from another version")
+def test_the_letters_can_be_made_again():
+    assert letters() == TABLE.read_text(encoding="ascii")
+
+
+def test_letters_do_not_hang_on_the_interpreter():
+    code = (
+        "import sys\nsys.modules['unicodedata'] = None\n"
+        "from abaton.records.deid.scrub import black_out, words_of\n"
+        "known = words_of({'resourceType': 'Patient', 'name': [{'family': 'Müller'}]})\n"
+        "assert black_out('\u041c\u00fcller 한글', known) == '[…] 한글', black_out('\u041c\u00fcller', known)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("\ud55c\uae00", "\u1112\u1161\u11ab\u1100\u1173\u11af"),
+        ("ΟΔΟΣ", "οδος"),
+        ("Straße", "STRASSE"),
+        ("٢٠٢٠", "2020"),
+        ("Ёлкин", "елкин"),
+        ("ﬁ", "fi"),
+    ],
+)
+def test_what_is_the_same_name_is_folded_alike(one, other):
+    assert folded(one) == folded(other)
 
 
 def test_every_type_an_element_names_is_there():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+from abaton import records
 
 CODE = """
 import sys
@@ -26,6 +29,14 @@ made = make(Consented.on_ground(Record(parse(raw)), "test"))
 sys.stdout.buffer.write(dump(made.content))
 print(sorted(m for m in ("numpy", "pydantic", "polars") if m in sys.modules), file=sys.stderr)
 """
+
+
+def test_fhir_itself_knows_nothing_of_deidentification():
+    folder = Path(records.__file__).parent / "fhir"
+    files = sorted(folder.glob("*.py"))
+    assert len(files) > 8
+    for path in files:
+        assert "abaton.records.deid" not in path.read_text(), path.name
 
 
 def output(*, block: bool) -> bytes:

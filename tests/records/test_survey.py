@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abaton.records.need import Need
+from abaton.records.deid.need import Need
 from abaton.records.survey import Sought, Survey
 
 BEFORE = {

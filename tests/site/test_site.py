@@ -160,12 +160,14 @@ def test_the_larger_k_counts(house, opened):
 
 
 def test_somebody_who_is_refused_is_left_out_and_the_others_go_on(house, opened):
-    odd = {**pressure(1), "modifierExtension": [{"url": "http://x", "valueBoolean": True}]}
-    write(house / "records", [*people(2, 3), patient(1), condition(1), odd])
+    old = {**pressure(1), "comment": "as STU3 has it"}
+    odd = {**pressure(2), "modifierExtension": [{"url": "http://x", "valueBoolean": True}]}
+    write(house / "records", [*people(3), patient(1), condition(1), old, patient(2), condition(2), odd])
     site = opened(study())
     assert funnel_of(site) == {"read": 3, "eligible": 3, "consented": 3, "kept": 2}
     (reason,) = site.funnel.stopped[Stage.KEPT]
-    assert reason.startswith("refused: a resource has a modifierExtension")
+    assert reason.startswith("refused: this is a record of FHIR STU3")
+    assert site.tally.left_out["Observation", "modifierExtension that may change its meaning"] == 1
 
 
 def test_half_written_files_are_told_and_the_rest_goes_on(house, opened):

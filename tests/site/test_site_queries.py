@@ -37,6 +37,13 @@ def test_codes_and_dates_are_sent_where_that_is_safe():
     )
 
 
+def test_how_a_code_begins_is_asked_of_no_server():
+    chapter = Want(
+        "Condition", codes=(CodeFilter("code", (Code("urn:icd", "I5", begins=True), Code("urn:icd", "J1"))),)
+    )
+    assert queries(need(chapter), ADULTS)[0] == Query("Condition")
+
+
 def test_separators_in_codes_are_escaped():
     (first, _) = queries(need(coded("Observation", "code", ("urn:a,b", "x|y$z\\"))), ADULTS)
     assert first.parameters == (("code", "urn:a\\,b|x\\|y\\$z\\\\"),)

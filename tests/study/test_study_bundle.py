@@ -58,7 +58,7 @@ def test_the_guide_is_followed(full):
         "QuestionnaireExtension-IEHR",
         "urn:abaton:study:details",
     ]
-    assert study["extension"][1]["valueCoding"]["code"] == "anonymization"
+    assert study["extension"][1]["valueCoding"]["code"] == "pseudonymization"
     for key in (
         "identifier",
         "title",

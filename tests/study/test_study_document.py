@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abaton.canonical import canonical
-from abaton.records.need import Function, Identity, Mechanism
+from abaton.records.deid.need import Function, Identity, Mechanism
 from abaton.study import StudyError, load_study, notes_on, starter, study_from_toml, write_toml
 from abaton.study.document import FORMAT
 from abaton.study.problems import Problem
@@ -178,7 +178,8 @@ def test_hash_depends_on_every_word(full, full_text):
 
 def test_golden_hash(full):
     """The hash of a document never changes: consents are pinned to it."""
-    assert full.hash == "2d8a392d66f5b0716d39b5eb63aa257193b7947e1540b3124d11abc49ea7cb64"
+    assert full.hash == "5d08c001d81bf737861d50957e66258119d8f5fcaf9224b2946748e542e98270"
+    assert study_from_toml(START).hash == "461bc4db1e9d2d0529fad30bfd21334dfb3a0fae677b5aac97434f4b8c8b9105"
     assert canonical({"format": FORMAT, **full.content()}).startswith(b'{"centre":{"address":{"city":"Pisa"')
 
 
@@ -198,7 +199,7 @@ def test_what_the_deidentifier_gets(full_text):
     assert need.wants[1].elements == ("effectiveDateTime",)
     assert need.wants[1].dates[0].start == need.wants[1].dates[0].end == "2026-01-31"
     assert need.wants[2].dates[0].start == "2026-02-28"
-    assert need.deidentification.mechanism is Mechanism.ANONYMISE
+    assert need.deidentification.mechanism is Mechanism.PSEUDONYMISE
     assert need.deidentification.identity is Identity.PSEUDO_IDENTITY
     assert need.deidentification.rules[0].settings == (("to", "year"), ("cap", "89"))
 
@@ -207,3 +208,23 @@ def test_what_a_site_cannot_evaluate_is_refused_not_widened(full):
     with pytest.raises(Exception, match="value set"):
         full.need(TODAY)
     assert any("sites cannot evaluate" in remark for remark in notes_on(full, TODAY))
+
+
+def test_codes_by_how_they_begin_reach_the_site():
+    text = START.replace(
+        "[[data]]",
+        """[[data]]
+type = "Condition"
+[[data.codes]]
+path = "code"
+any = [{ system = "http://hl7.org/fhir/sid/icd-10", code = "I5", match = "startsWith" }]
+
+[[data]]""",
+        1,
+    )
+    study = study_from_toml(text)
+    assert not any("cannot evaluate" in remark for remark in notes_on(study, TODAY))
+    (code,) = study.need(TODAY).wants[0].codes[0].codes
+    assert code.begins
+    assert code.means("http://hl7.org/fhir/sid/icd-10", "I50.1")
+    assert not code.means("http://hl7.org/fhir/sid/icd-10", "J50.1")

@@ -18,9 +18,9 @@ from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
+    from abaton.records.deid.need import Need
+    from abaton.records.deid.tally import Tally
     from abaton.records.exporting import Pool
-    from abaton.records.need import Need
-    from abaton.records.tally import Tally
     from abaton.report import PrivacyInputs
 
 app = typer.Typer(help="De-identify, check and explain FHIR records.", no_args_is_help=True)
@@ -34,6 +34,9 @@ _KEY = typer.Option(
 )
 _SITE = typer.Option("", "--site", help="This site's name, which enters every pseudonym.")
 _JSON = typer.Option(False, "--json", help="Print as JSON.")
+_SHOW = typer.Option(
+    False, "--show-names", help="Show the names of input files, which may be people's, instead of numbers."
+)
 
 
 @app.command()
@@ -59,6 +62,7 @@ def deidentify(
     address: str = AddressOption,
     resume: bool = typer.Option(False, "--resume", help="Go on with an export that was interrupted."),
     skip_refused: bool = typer.Option(False, "--skip-refused", help="Leave refused records out and go on."),
+    show_names: bool = _SHOW,
     report: Path | None = typer.Option(
         None, "--report", help="Read the export again and write the privacy report (.html or .json)."
     ),
@@ -72,10 +76,10 @@ def deidentify(
     Every output is written whole or not at all. Exit code 3: at least one file was refused. The report tells every
     element kept and removed, whether the export is valid, and whether anything of the people is still found in it.
     """
+    from abaton.records.deid.need import Mechanism
+    from abaton.records.deid.tally import Tally
     from abaton.records.exporting import Job, Outcome, export
-    from abaton.records.need import Mechanism
     from abaton.records.sources import find
-    from abaton.records.tally import Tally
 
     known = read_inputs(report, supplied)
     if report is not None and "-" in inputs:
@@ -85,7 +89,7 @@ def deidentify(
     need = _need(study)
     _check_places(need, out, mapping)
     secret = _secret(need, key)
-    sources = find(inputs)
+    sources = find(inputs, show_names=show_names)
     year = datetime.now(UTC).year
     job = Job(need, secret, year, ground, site, str(mapping) if mapping else "", skip_refused)
     whole = Tally()
@@ -155,7 +159,7 @@ def _report(
 
 
 def _parsed(places: list[str]) -> Iterator[dict[str, Any]]:
-    from abaton.records.parsing import parse
+    from abaton.records.fhir.parsing import parse
     from abaton.records.sources import documents, find
 
     for source in find(places):
@@ -169,18 +173,19 @@ def check(
         ..., metavar="IN...", help="Files, directories, or - for standard input."
     ),
     *,
+    show_names: bool = _SHOW,
     json: bool = _JSON,
 ) -> None:
     """Check records against R4: places and rules that are broken, never a value. Exit code 1: problems found."""
     from collections import Counter
 
-    from abaton.records.parsing import parse
+    from abaton.records.fhir.parsing import parse
+    from abaton.records.fhir.validity import problems
     from abaton.records.sources import documents, find
-    from abaton.records.validity import problems
 
     found: Counter[tuple[str, str]] = Counter()
     read = unreadable = 0
-    for source in find(inputs):
+    for source in find(inputs, show_names=show_names):
         try:
             for raw, where in documents(source):
                 read += 1
@@ -214,10 +219,10 @@ def explain(
     import secrets
     from collections import Counter
 
-    from abaton.records.explain import explain as told_of
-    from abaton.records.need import Need
-    from abaton.records.parsing import parse
-    from abaton.records.pseudonyms import Pseudonyms
+    from abaton.records.deid.explain import explain as told_of
+    from abaton.records.deid.need import Need
+    from abaton.records.deid.pseudonyms import Pseudonyms
+    from abaton.records.fhir.parsing import parse
     from abaton.records.sources import documents, find
     from abaton.records.stages import Consented, Record
 
@@ -268,8 +273,8 @@ def _need(study: Path | None) -> Need:
 
 
 def _secret(need: Need, key: Path | None) -> bytes:
-    from abaton.records.need import Mechanism
-    from abaton.records.pseudonyms import check_key
+    from abaton.records.deid.need import Mechanism
+    from abaton.records.deid.pseudonyms import check_key
 
     if key is None:
         if need.deidentification.mechanism is Mechanism.PSEUDONYMISE:
@@ -287,7 +292,7 @@ def _secret(need: Need, key: Path | None) -> bytes:
 
 
 def _check_places(need: Need, out: Path, mapping: Path | None) -> None:
-    from abaton.records.need import Identity, Mechanism
+    from abaton.records.deid.need import Identity, Mechanism
 
     if mapping is not None and out.resolve() in mapping.resolve().parents:
         raise Refused("the mapping table would lie inside the output", remedy="keep it somewhere else")

@@ -34,7 +34,7 @@ from abaton.governance.standing import (
 from abaton.governance.statements import Signer, Statement, check, state
 from abaton.governance.tags import is_digest, is_name, is_tag
 from abaton.governance.times import first_moment, moment
-from abaton.records.elements import resources
+from abaton.records.fhir.elements import resources
 from abaton.store import Database
 
 CONFIRMED = "consent-receipt"

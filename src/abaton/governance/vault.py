@@ -26,7 +26,7 @@ from abaton.errors import StoreError
 from abaton.governance.keys import Draw, PublicKey
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.rings import Ring
-from abaton.records.pseudonyms import MappingRow, Pseudonyms, letters
+from abaton.records.deid.pseudonyms import MappingRow, Pseudonyms, letters
 from abaton.store import Database, insert_new
 
 _PAD = 64  # identities of different lengths look alike
@@ -78,7 +78,7 @@ class SealedRow:
 
 
 class Vault:
-    """The mapping table of one site; a :class:`abaton.records.pseudonyms.MappingSink`.
+    """The mapping table of one site; a :class:`abaton.records.deid.pseudonyms.MappingSink`.
 
     Args:
         url: The database of the rows.

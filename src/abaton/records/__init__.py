@@ -1,16 +1,17 @@
 """FHIR records in and out, de-identified before anything else sees them.
 
-The core needs the standard library only, so that the same code runs on a phone. :func:`view` and :func:`anonymise`
-work on tables: what they need is loaded when they are first asked for.
+The front doors are :func:`deidentify`, :func:`view` and :func:`anonymise`. ``fhir`` is FHIR itself, ``deid`` the
+de-identification; both need the standard library only, so that the same code runs on a phone. What works on tables is
+loaded when it is first asked for.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.records.apart import apart, opened
-from abaton.records.deidentify import Deidentifier
-from abaton.records.explain import explain
-from abaton.records.need import (
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.explain import explain
+from abaton.records.deid.need import (
+    Allowed,
     Code,
     CodeFilter,
     DateFilter,
@@ -24,17 +25,20 @@ from abaton.records.need import (
     Rule,
     Want,
 )
-from abaton.records.parsing import dump, parse
-from abaton.records.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
+from abaton.records.deid.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
+from abaton.records.deid.tally import Tally
+from abaton.records.fhir.bundles import apart, opened
+from abaton.records.fhir.parsing import dump, parse
+from abaton.records.fhir.validity import Problem, problems
+from abaton.records.front import deidentify
 from abaton.records.stages import Consented, Deidentified, Record
-from abaton.records.tally import Tally
-from abaton.records.validity import Problem, problems
 
 if TYPE_CHECKING:
     from abaton.records.anonymity.anonymising import anonymise as anonymise
     from abaton.records.views.viewing import view as view
 
 __all__ = [
+    "Allowed",
     "Code",
     "CodeFilter",
     "Consented",
@@ -59,6 +63,7 @@ __all__ = [
     "Want",
     "anonymise",
     "apart",
+    "deidentify",
     "dump",
     "explain",
     "opened",

@@ -13,7 +13,7 @@ import gzip
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,21 +23,25 @@ from typing import IO, Any, Protocol
 
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.files import begun_name, replacing, sweep
-from abaton.records.deidentify import Deidentifier
+from abaton.records.deid.addresses import NOWHERE, Addresses, Asks, asked_in, look_up
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.minimise import Minimiser
+from abaton.records.deid.need import Identity, Mechanism, Need
+from abaton.records.deid.plan import Plan
+from abaton.records.deid.presets import rules
+from abaton.records.deid.pseudonyms import MappingSink, Pseudonyms
+from abaton.records.deid.resting import resting
+from abaton.records.deid.tally import Tally
+from abaton.records.fhir.parsing import dump, parse_all
 from abaton.records.mapping import MappingFile
-from abaton.records.minimise import Minimiser
-from abaton.records.need import Identity, Mechanism, Need
-from abaton.records.parsing import dump, parse
-from abaton.records.plan import Plan
-from abaton.records.presets import rules
-from abaton.records.pseudonyms import MappingSink, Pseudonyms
-from abaton.records.resting import resting
 from abaton.records.resuming import State, unfinished
-from abaton.records.sources import Source, documents, safe_name
-from abaton.records.stages import Consented, Record
-from abaton.records.tally import Tally
+from abaton.records.sources import STDIN, Source, numbered, safe_name
+from abaton.records.stages import ConsentedLot
 
 _LEAST_STRETCH = 16 * 1024 * 1024
+LOT = 64
+"""How many lines go through together: more are no quicker, because they do not fit a processor's own memory."""
+_LOT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Job:
     site: str = ""
     mapping: str = ""
     skip_refused: bool = False
+    addresses: Addresses | None = None
 
     def __repr__(self) -> str:
         return "Job(…)"  # holds a key
@@ -68,7 +73,7 @@ class Job:
 
     def deidentifier(self) -> Deidentifier:
         """The de-identifier of this job."""
-        return Deidentifier(self.need, self.names(), year=self.year)
+        return Deidentifier(self.need, self.names(), year=self.year, addresses=self.addresses)
 
 
 def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None = None) -> Pseudonyms:
@@ -77,13 +82,13 @@ def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None =
     Args:
         need: What the study needs.
         key: The secret from which the study key is derived; an anonymising study throws it away.
-        site: The site's name, which enters every pseudonym unless the study links its sites.
+        site: The site's name, which enters every pseudonym.
         sink: The mapping table; an anonymising study keeps none.
     """
     wish = need.deidentification
     lasting = wish.mechanism is Mechanism.PSEUDONYMISE
-    site, sink = "" if wish.link_sites else site, sink if lasting else None
-    made = Pseudonyms(need.study, key, site=site, sink=sink, lasting=lasting)
+    sink = sink if lasting else None
+    made = Pseudonyms(need.study, key, site=site, sink=sink)
     if lasting and wish.identity is Identity.PSEUDO_IDENTITY:
 
         def issue() -> str:
@@ -102,6 +107,8 @@ class Outcome:
     tally: Tally = field(default_factory=Tally)
     error: str = ""
     exit_code: int = 0
+    asks: frozenset[str] | None = None
+    """What the file names that is not in it; it is written once that is known."""
 
 
 def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Outcome:
@@ -109,41 +116,68 @@ def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Ou
     written = refused = 0
     try:
         with replacing(target) as begun, _writer(begun, packed=source.is_packed) as stream:
-            for raw, where in documents(source):
-                try:
-                    made = deidentified(raw, make, ground=job.ground, where=where)
-                except Refused as error:
-                    if not job.skip_refused:
-                        raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
-                    refused += 1
-                    continue
-                if made is not None:
-                    stream.write(made + b"\n")
-                    written += 1
+            for lot in _lots(source):
+                made = deidentified([raw for raw, _ in lot], make, ground=job.ground)
+                for (_, number), each in zip(lot, made, strict=True):
+                    if isinstance(each, Refused):
+                        if not job.skip_refused:
+                            raise Refused(each.what, where=source.place(number), remedy=each.remedy)
+                        refused += 1
+                    elif each is not None:
+                        stream.write(each + b"\n")
+                        written += 1
         if not written:
             target.unlink()
+    except Asks:
+        make.tally()
+        return Outcome(source.name, asks=frozenset(asked_in(source)))
     except AbatonError as error:
         make.tally()
-        refusal = type(error)(error.what, where=error.where or source.path, remedy=error.remedy)
-        return Outcome(source.path, "", Tally(refused=1), str(refusal), error.exit_code)
+        refusal = type(error)(error.what, where=error.where or source.name, remedy=error.remedy)
+        return Outcome(source.name, "", Tally(refused=1), str(refusal), error.exit_code)
     except OSError as error:
         make.tally()
-        told = unfinished(error, source.path)
-        return Outcome(source.path, "", Tally(), str(told), told.exit_code)
+        told = unfinished(error, source.name)
+        return Outcome(source.name, "", Tally(), str(told), told.exit_code)
     counted = make.tally()
     counted.refused = refused
-    return Outcome(source.path, target.name if written else "", counted)
+    return Outcome(source.name, str(target) if written else "", counted)
 
 
-def deidentified(raw: bytes, make: Deidentifier, *, ground: str, where: str = "") -> bytes | None:
-    """A document as it was read, de-identified, as it is written; nothing if the study does not need it."""
+def _lots(source: Source) -> Iterator[list[tuple[bytes, int]]]:
+    """The documents of a source, so many at a time as are quick together and small enough to hold."""
+    lot: list[tuple[bytes, int]] = []
+    size = 0
+    for raw, number in numbered(source):
+        lot.append((raw, number))
+        size += len(raw)
+        if len(lot) == LOT or size > _LOT_BYTES:
+            yield lot
+            lot, size = [], 0
+    if lot:
+        yield lot
+
+
+def deidentified(raws: Sequence[bytes], make: Deidentifier, *, ground: str) -> list[bytes | Refused | None]:
+    """Documents as they were read, de-identified, as they are written.
+
+    In the place of a document stands nothing if the study does not need it, or why it is refused.
+    """
     with resting():
-        return _through(raw, make, ground, where)
+        return _through(raws, make, ground)
 
 
-def _through(raw: bytes, make: Deidentifier, ground: str, where: str) -> bytes | None:
-    made = make(Consented.on_ground(Record(parse(raw, where=where)), ground))
-    return None if made is None else dump(made.content)
+def _through(raws: Sequence[bytes], make: Deidentifier, ground: str) -> list[bytes | Refused | None]:
+    read = parse_all(raws)
+    contents = [each for each in read if not isinstance(each, Refused)]
+    made = [
+        each if each is None or isinstance(each, Refused) else dump(each)
+        for each in make.lot(ConsentedLot(contents, ground))
+    ]
+    for place, each in enumerate(read) if len(contents) < len(read) else ():
+        if isinstance(each, Refused):
+            made.insert(place, each)
+    return made
 
 
 @contextmanager
@@ -222,19 +256,59 @@ def export(
         return []
     job = state.settle(job)
     names = job.names()
+    targets = _targets(sources, out, names)
     todo, outcomes = [], []
-    for source in sources:
+    for source, target in targets:
         if state.is_done(source, names):
             continue
-        todo.append((source, out / safe_name(source, names)))
-    for outcome, source in _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool):
-        if not outcome.error:
-            state.done(source, names, outcome.out)
-        step(outcome)
-        outcomes.append(outcome)
+        _prepare(target.parent)
+        todo.append((source, target))
+    asking: set[Source] = set()
+    wanted: set[str] = set()
+    if any(source.path == STDIN for source in sources):
+        job = replace(job, addresses=NOWHERE)  # it cannot be read twice
+    elif link_by := job.need.deidentification.link_by:
+        wanted = {name for source in sources for name in asked_in(source)}
+        job = replace(job, addresses=look_up(wanted, sources, link_by))
+
+    def work(todo: list[tuple[Source, Path]], job: Job) -> None:
+        for outcome, source in (
+            _run(todo, job, processes) if pool is None else _run_elsewhere(todo, job, pool)
+        ):
+            if outcome.asks is not None:
+                asking.add(source)
+                wanted.update(outcome.asks)
+                continue
+            if outcome.out:
+                outcome.out = str(Path(outcome.out).relative_to(out.resolve() if pool else out))
+            if not outcome.error:
+                state.done(source, names, outcome.out)
+            step(outcome)
+            outcomes.append(outcome)
+
+    work(todo, job)
+    if asking:
+        # Only files that name what is not in them have to wait for what the other files answer.
+        known = look_up(wanted, sources)
+        work([pair for pair in todo if pair[0] in asking], replace(job, addresses=known))
     if not any(outcome.error for outcome in outcomes):
         state.finish()
     return outcomes
+
+
+def _targets(sources: list[Source], out: Path, names: Pseudonyms) -> list[tuple[Source, Path]]:
+    """Where each source goes; two that would go to one place are refused before anything is written."""
+    made: dict[Path, Source] = {}
+    for source in sources:
+        target = out / safe_name(source, names)
+        if target in made:
+            raise SettingsError(
+                "two inputs have the same name and would become one output",
+                where=f"{made[target].name} and {source.name}",
+                remedy="give the folders that hold them instead of the files, or export them apart",
+            )
+        made[target] = source
+    return [(source, target) for target, source in made.items()]
 
 
 def _prepare(out: Path) -> None:
@@ -284,9 +358,7 @@ def _run_elsewhere(todo: list[tuple[Source, Path]], job: Job, pool: Pool) -> Ite
         return pool.submit(work_elsewhere, whole, there, str(Path(target).resolve()))
 
     try:
-        for outcome, source in _side_by_side(submit, todo, pool.size):
-            outcome.source = source.path
-            yield outcome, source
+        yield from _side_by_side(submit, todo, pool.size)
     finally:
         for folder in {target.parent for _, target in todo}:
             sweep(folder)  # what a machine that was lost had begun
@@ -320,13 +392,16 @@ def _joined(parts: list[Outcome], target: Path) -> Outcome:
     for part in parts:
         whole.tally.add(part.tally)
     failed = next((part for part in parts if part.error), None)
-    pieces = [target.with_name(part.out) for part in parts if part.out]
-    if failed is not None:
+    asks = [part.asks for part in parts if part.asks is not None]
+    pieces = [Path(part.out) for part in parts if part.out]
+    if asks and failed is None:
+        whole.asks = frozenset().union(*asks)
+    elif failed is not None:
         whole.error, whole.exit_code = failed.error, failed.exit_code
     elif pieces:
         try:
             _join(pieces, target)
-            whole.out = target.name
+            whole.out = str(target)
         except OSError as error:
             told = unfinished(error, whole.source)
             whole.tally, whole.error, whole.exit_code = Tally(), str(told), told.exit_code

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from abaton.records.pseudonyms import MappingRow
+from abaton.records.deid.pseudonyms import MappingRow
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS mapping (study TEXT, tag TEXT, pseudonym TEXT NOT NULL, subject TEXT NOT NULL, "

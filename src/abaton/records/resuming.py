@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from abaton.errors import AbatonError, SettingsError
 from abaton.files import replacing
-from abaton.records.need import Mechanism
-from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.deid.need import Mechanism
+from abaton.records.deid.pseudonyms import Pseudonyms
 from abaton.records.sources import Source, fingerprint
 
 if TYPE_CHECKING:

@@ -7,30 +7,36 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.elements import resources
-from abaton.records.parsing import MAX_BYTES
-from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.deid.pseudonyms import Pseudonyms
+from abaton.records.fhir.elements import resources
+from abaton.records.fhir.parsing import MAX_BYTES
 
 STDIN = "-"
 MAX_LINE = 64 * 1024 * 1024
 _SUFFIXES = (".json", ".ndjson", ".jsonl", ".xml", ".json.gz", ".ndjson.gz", ".jsonl.gz")
+_FOLDER = re.compile(r"folder-\d{1,4}")
 _BULK = re.compile(r"(?:\d{1,4}\.)?([A-Z][A-Za-z]+)(?:\.\d{1,4})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input, or a stretch of bytes of one."""
+    """One input, or a stretch of bytes of one.
+
+    ``relative`` is where it lies among the inputs, ``name`` how it is called in errors: by its number, because the
+    name of a file may be a person's.
+    """
 
     path: str
     relative: str
     start: int = 0
     end: int = -1
+    name: str = "file 1"
 
     @property
     def is_lines(self) -> bool:
@@ -55,45 +61,89 @@ class Source:
         if parts < 2:
             return [self]
         edges = [self.size * i // parts for i in range(parts + 1)]
-        return [Source(self.path, self.relative, a, b) for a, b in pairwise(edges)]
+        return [replace(self, start=a, end=b) for a, b in pairwise(edges)]
+
+    def place(self, number: int) -> str:
+        """How one of its lines is called in errors; of a stretch, too, the lines before it count."""
+        if self.path == STDIN:
+            return f"standard input line {number}"
+        if not self.is_lines:
+            return self.name
+        return f"{self.name} line {number + (self._lines_before() if self.start else 0)}"
+
+    def _lines_before(self) -> int:
+        with Path(self.path).open("rb") as stream:
+            left, number, block = self.start, 0, b""
+            while left > 0 and (block := stream.read(min(left, 1 << 20))):
+                number += block.count(b"\n")
+                left -= len(block)
+        return number + (not block.endswith(b"\n"))  # the line that began before and ends within
 
 
-def find(inputs: Iterable[str]) -> list[Source]:
-    """Every input file, directories searched; an input that is not there is refused."""
-    found: list[Source] = []
-    for text in inputs:
+def find(inputs: Iterable[str], *, show_names: bool = False) -> list[Source]:
+    """Every input file, directories searched; an input that is not there is refused.
+
+    Folders keep their place: of several, each gets a folder of its own, by its number.
+
+    Args:
+        inputs: Files, directories, or ``-`` for standard input.
+        show_names: Whether errors may show the names of files.
+    """
+    listed = list(inputs)
+    folders = [text for text in listed if text != STDIN and Path(text).is_dir()]
+    found: list[tuple[str, str]] = []
+    for text in listed:
         if text == STDIN:
-            found.append(Source(STDIN, "stdin.ndjson"))
+            found.append((STDIN, "stdin.ndjson"))
             continue
         path = Path(text)
         if path.is_dir():
+            above = Path(f"folder-{folders.index(text) + 1}" if len(folders) > 1 else "")
             found += [
-                Source(str(each), str(each.relative_to(path)))
+                (str(each), str(above / each.relative_to(path)))
                 for each in sorted(path.rglob("*"))
                 if each.is_file() and each.name.endswith(_SUFFIXES) and not each.name.startswith(".")
             ]
         elif path.is_file():
-            found.append(Source(str(path), path.name))
+            found.append((str(path), path.name))
         else:
             raise SettingsError("an input is not there", where=text, remedy="give a file, a directory or -")
     if not found:
         raise SettingsError("no input holds records", remedy="give files that end in .json or .ndjson")
-    return found
+    return [
+        Source(path, relative, name=path if show_names else f"file {number}")
+        for number, (path, relative) in enumerate(found, 1)
+    ]
 
 
 def safe_name(source: Source, names: Pseudonyms) -> str:
-    """The name of the output: a file's name may be a person's, so only names of bulk exports stay.
+    """The name of the output: a name may be a person's, so only those of bulk exports and of our folders stay.
 
     >>> names = Pseudonyms("heart", bytes(range(32)))
     >>> safe_name(Source("x", "Patient.000.ndjson"), names), len(safe_name(Source("x", "Jo_Smith.json"), names))
     ('Patient.000.ndjson', 39)
+    >>> safe_name(Source("x", "folder-2/Patient.ndjson"), names)
+    'folder-2/Patient.ndjson'
     """
+    folder = Path(source.relative).parent
+    return str(_safe_folder(folder, names) / _safe_file(source, names))
+
+
+def _safe_folder(folder: Path, names: Pseudonyms) -> Path:
+    if folder == Path():
+        return folder
+    above = _safe_folder(folder.parent, names)
+    plain = above == Path() and _FOLDER.fullmatch(folder.name)
+    return above / (folder.name if plain else f"folder-{names.identity('folder', str(folder))}")
+
+
+def _safe_file(source: Source, names: Pseudonyms) -> str:
     base = Path(source.relative).name
     suffix = next(s for s in (".ndjson", ".jsonl", ".json", "") if base.removesuffix(".gz").endswith(s))
     stem = base.removesuffix(".gz").removesuffix(suffix)
     match = _BULK.fullmatch(stem)
     packed = ".gz" if source.is_packed else ""
-    plain = match is not None and match[1] in resources() and base == source.relative
+    plain = match is not None and match[1] in resources()
     if plain or source.path == STDIN:
         return f"{stem}{suffix}{packed}"
     return f"records-{names.identity('file', source.relative)}{suffix or '.json'}{packed}"
@@ -101,6 +151,12 @@ def safe_name(source: Source, names: Pseudonyms) -> str:
 
 def documents(source: Source) -> Iterator[tuple[bytes, str]]:
     """The documents of a source, each with the place it stands at."""
+    for raw, number in numbered(source):
+        yield raw, source.place(number)
+
+
+def numbered(source: Source) -> Iterator[tuple[bytes, int]]:
+    """The documents of a source, each with the number of its line in this stretch of it."""
     if source.path == STDIN:
         yield from _standard_input()
         return
@@ -110,46 +166,46 @@ def documents(source: Source) -> Iterator[tuple[bytes, str]]:
                 yield from _lines(cast("BinaryIO", stream), source)
             else:
                 # Never more than is read anyway: a small gzip file may unpack to any size.
-                yield cast("BinaryIO", stream).read(MAX_BYTES + 1), source.path
+                yield cast("BinaryIO", stream).read(MAX_BYTES + 1), 1
         except (gzip.BadGzipFile, zlib.error, EOFError):
             raise Refused(
-                "the file is not complete gzip", where=source.path, remedy="copy it again"
+                "the file is not complete gzip", where=source.name, remedy="copy it again"
             ) from None
 
 
-def _lines(stream: BinaryIO, source: Source) -> Iterator[tuple[bytes, str]]:
-    position, number, label = source.start, 0, "line"
+def _lines(stream: BinaryIO, source: Source) -> Iterator[tuple[bytes, int]]:
+    position, number = source.start, 0
     if source.start:
         # A line belongs to the stretch in which it begins.
         stream.seek(source.start - 1)
         position += len(stream.readline()) - 1
-        label = f"line after byte {source.start}, number"
     while source.end < 0 or position < source.end:
         line = stream.readline(MAX_LINE + 1)
         if not line:
             return
         number += 1
         position += len(line)
-        where = f"{source.path} {label} {number}"
         if len(line) > MAX_LINE:
             raise Refused(
-                f"a line is longer than {MAX_LINE:,} bytes", where=where, remedy="split the document"
+                f"a line is longer than {MAX_LINE:,} bytes",
+                where=source.place(number),
+                remedy="split the document",
             )
         line = line.strip()
         if line:
-            yield line, where
+            yield line, number
 
 
-def _standard_input() -> Iterator[tuple[bytes, str]]:
+def _standard_input() -> Iterator[tuple[bytes, int]]:
     stream = sys.stdin.buffer
     first = stream.readline(MAX_LINE + 1)
     if first.rstrip().endswith(b"}") and first.lstrip().startswith(b"{"):
-        yield first.strip(), "standard input line 1"
+        yield first.strip(), 1
         for number, line in enumerate(stream, 2):
             if line.strip():
-                yield line.strip(), f"standard input line {number}"
+                yield line.strip(), number
     else:
-        yield first + stream.read(MAX_BYTES), "standard input"
+        yield first + stream.read(MAX_BYTES), 1
 
 
 def fingerprint(source: Source, names: Pseudonyms) -> str:

@@ -1,11 +1,12 @@
 """The stages of a record: read, consented, de-identified.
 
 The type says how far a record has come, so that a type checker refuses a raw record where a de-identified
-one is expected. Only :mod:`abaton.records.deidentify` makes a :class:`Deidentified`.
+one is expected. Only :mod:`abaton.records.deid.deidentifier` makes a :class:`Deidentified`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -51,6 +52,25 @@ class Consented:
 
     def __repr__(self) -> str:
         return "Consented(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentedLot:
+    """Several records that may be used for a study on one ground: the lines of a file.
+
+    >>> ConsentedLot(({"resourceType": "Patient"},), "ethics vote 7/2026").ground
+    'ethics vote 7/2026'
+    """
+
+    contents: Sequence[Json]
+    ground: str
+
+    def __post_init__(self) -> None:
+        if not self.ground.strip():
+            raise ValueError("consented records need a stated ground")
+
+    def __repr__(self) -> str:
+        return "ConsentedLot(…)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.records.elements import is_primitive, is_resource_slot, resources, table
-from abaton.records.explain import explain
-from abaton.records.need import Need
-from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.deid.explain import explain
+from abaton.records.deid.need import Need
+from abaton.records.deid.pseudonyms import Pseudonyms
+from abaton.records.fhir.elements import is_primitive, is_resource_slot, resources, table
+from abaton.records.fhir.validity import problems
 from abaton.records.stages import Consented, Record
-from abaton.records.validity import problems
 
 _PEOPLE = frozenset({"Patient", "Person", "Practitioner", "RelatedPerson"})
 _NAMING = frozenset({"family", "given", "text", "value", "line", "postalCode", "id"})

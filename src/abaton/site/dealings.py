@@ -26,8 +26,8 @@ from abaton.governance import (
 )
 from abaton.governance import Site as Leaving
 from abaton.governance.keyfiles import read_public
+from abaton.records.deid.pseudonyms import check_key
 from abaton.records.exporting import pseudonyms_for
-from abaton.records.pseudonyms import check_key
 from abaton.site.centre import CentreAway, CentreClient
 from abaton.site.consent import subject_tag
 from abaton.site.opening import open_site, private_bytes, study_key

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.elements import resources
-from abaton.records.need import Dates, Rule
-from abaton.records.plan import Plan
+from abaton.records.deid.need import Dates, Rule
+from abaton.records.deid.plan import Plan
+from abaton.records.fhir.elements import resources
 from abaton.study.values import Part, Text, fault
 
 _FILES = frozenset({"paths"})

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.records.elements import resources
-from abaton.records.parsing import dump, parse
-from abaton.records.references import SUBJECTS, target_of
+from abaton.records.deid.references import SUBJECTS, target_of
+from abaton.records.fhir.elements import resources
+from abaton.records.fhir.parsing import dump, parse
 from abaton.records.stages import Record
 from abaton.site.sources import Faults
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from abaton.errors import SettingsError
 from abaton.governance import Registry, metadata
+from abaton.records.deid.need import Mechanism, Need
+from abaton.records.deid.pseudonyms import MappingSink, check_key
 from abaton.records.exporting import pseudonyms_for
-from abaton.records.need import Mechanism, Need
-from abaton.records.pseudonyms import MappingSink, check_key
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.consent import ConsentGate, RegisteredConsents, StatedGround
 from abaton.site.document import Kind

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from abaton.records.need import CodeFilter, DateFilter, Need, Want
+from abaton.records.deid.need import CodeFilter, DateFilter, Need, Want
 from abaton.study.criteria import Eligibility
 from abaton.study.eligibility.evidence import SOURCES
 
@@ -82,6 +82,8 @@ def _parameters(want: Want) -> Parameters:
 
 
 def _coded(kind: str, wanted: CodeFilter) -> Iterator[tuple[str, str]]:
+    if any(code.begins for code in wanted.codes):
+        return  # R4 has no search for how a code begins
     name = _CODES.get((kind, wanted.path))
     value = ",".join(
         f"{_escaped(code.system)}|{_escaped(code.code)}" if code.system else _escaped(code.code)

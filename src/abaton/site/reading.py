@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from abaton.records.need import Dates
+from abaton.records.deid.need import Dates
 from abaton.site.document import SiteDocument
 from abaton.study import Study
 from abaton.study.lines import Path as Keys

@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urljoin
 
 from abaton.canonical import digest
 from abaton.errors import Refused
-from abaton.records.parsing import parse
+from abaton.records.fhir.parsing import parse
 from abaton.records.stages import Record
 from abaton.site.answers import MAX_PAGE, ServerError, document, place_of
 from abaton.site.fetched import Fetched

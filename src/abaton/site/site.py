@@ -19,13 +19,13 @@ from pathlib import Path
 from abaton.errors import Refused
 from abaton.governance import Action
 from abaton.records.anonymity import AnonymitySettings
-from abaton.records.apart import apart
-from abaton.records.deidentify import Deidentifier
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.need import Need
+from abaton.records.deid.pseudonyms import Pseudonyms
+from abaton.records.deid.tally import Tally
 from abaton.records.features import Featurised, featurise
-from abaton.records.need import Need
-from abaton.records.pseudonyms import Pseudonyms
+from abaton.records.fhir.bundles import apart
 from abaton.records.stages import Consented, Deidentified, Record
-from abaton.records.tally import Tally
 from abaton.site.consent import ConsentGate, Permission
 from abaton.site.document import SiteDocument
 from abaton.site.funnel import Funnel, Stage

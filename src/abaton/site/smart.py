@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from abaton.errors import SettingsError
-from abaton.records.parsing import parse
+from abaton.records.fhir.parsing import parse
 from abaton.site.answers import FHIR_JSON, ServerError, document, expect, origin, place_of
 from abaton.site.document import Smart
 from abaton.site.web import Web

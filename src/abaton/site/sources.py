@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.parsing import parse
+from abaton.records.fhir.parsing import parse
 from abaton.records.sources import Source as File
 from abaton.records.sources import documents, find
 from abaton.records.stages import Record

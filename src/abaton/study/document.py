@@ -18,8 +18,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from abaton.canonical import digest
 from abaton.errors import SettingsError
+from abaton.records.deid.need import Deidentification, Mechanism, Need
 from abaton.records.features.plan import Plan
-from abaton.records.need import Deidentification, Mechanism, Need
 from abaton.study.consent import WORDING, Consent, Statement
 from abaton.study.criteria import Eligibility
 from abaton.study.features import Features

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from abaton.records.conversion import convertible
 from abaton.records.features.plan import (
     Category,
     Input,
@@ -19,7 +18,8 @@ from abaton.records.features.plan import (
     Source,
     Where,
 )
-from abaton.records.ucum import read_unit
+from abaton.records.fhir.conversion import convertible
+from abaton.records.fhir.ucum import read_unit
 from abaton.study.tables import Name
 from abaton.study.values import Day, Match, Part, Span, Term, Text, days, fault
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from abaton.records.elements import resources, table
+from abaton.records.deid.minimise import passing
+from abaton.records.deid.need import Dates, Deidentification, Function, Preset, Want
+from abaton.records.deid.rules import children
 from abaton.records.features.plan import Kind, Outcome
-from abaton.records.minimise import passing
-from abaton.records.need import Dates, Deidentification, Function, Preset, Want
-from abaton.records.rules import children
-from abaton.records.vocabulary import is_known, is_public
+from abaton.records.fhir.elements import resources, table
+from abaton.records.fhir.vocabulary import is_known, is_public
 from abaton.study.features import Bucket, Features, Filter, Rows, Target
 from abaton.study.lines import Path
 from abaton.study.requirements import Requirement
@@ -142,7 +142,8 @@ def _on_codes(features: Features, data: tuple[Requirement, ...], wish: Deidentif
     """The de-identifier keeps codes of public terminologies, and those that a line of ``[[data]]`` names."""
     if wish.preset is not Preset.DEFAULT or any("Cod" in rule.path for rule in wish.rules):
         return  # other rules may keep other codes
-    named = {(term.system, term.code) for line in data for rule in line.codes for term in rule.any}
+    exactly = [term for line in data for rule in line.codes for term in rule.any if term.match is Match.EXACT]
+    named = {(term.system, term.code) for term in exactly}
     for path, term in _terms(features):
         exact = term.match is Match.EXACT
         known = is_known(term.system, term.code) if exact else is_public(term.system)

@@ -7,7 +7,6 @@ from datetime import date
 
 from abaton.study.document import Study
 from abaton.study.requirements import Requirement, has_element
-from abaton.study.values import Match
 
 
 def notes_on(study: Study, today: date) -> list[str]:
@@ -56,5 +55,5 @@ def _on_filters(requirement: Requirement) -> Iterator[str]:
         if not has_element(requirement.type, path):
             yield f": {requirement.type} has no '{path}', so the filter finds nothing"
     for j, rule in enumerate(requirement.codes):
-        if not rule.any or any(term.match is not Match.EXACT for term in rule.any):
-            yield f".codes[{j}]: sites cannot evaluate this filter; list the codes one by one"
+        if not rule.any:
+            yield f".codes[{j}]: sites cannot evaluate this filter; list its codes"

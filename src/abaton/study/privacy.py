@@ -16,8 +16,8 @@ from pydantic_core import PydanticCustomError
 
 from abaton.errors import SettingsError
 from abaton.records.anonymity import AnonymitySettings, settings_from, table_from
-from abaton.records.need import Deidentification
-from abaton.records.plan import Plan
+from abaton.records.deid.need import Deidentification
+from abaton.records.deid.plan import Plan
 from abaton.study.lines import Path
 from abaton.study.values import Part
 
@@ -44,10 +44,12 @@ def _anonymity(value: Any) -> AnonymitySettings:
 
 
 def _with_pairs(value: Any) -> Any:
-    """A rule's settings are a table for people and pairs for the de-identifier."""
-    if not isinstance(value, dict) or not isinstance(value.get("rules"), list):
+    """A rule's settings are a table for people and pairs for the de-identifier; lists become unchangeable."""
+    if not isinstance(value, dict):
         return value
-    return {**value, "rules": tuple(_rule(rule) for rule in value["rules"])}
+    rules, allow = value.get("rules"), value.get("allow")
+    made = {**value, **({"rules": tuple(_rule(rule) for rule in rules)} if isinstance(rules, list) else {})}
+    return {**made, **({"allow": tuple(allow)} if isinstance(allow, list) else {})}
 
 
 def _rule(rule: Any) -> Any:

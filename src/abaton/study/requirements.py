@@ -9,10 +9,10 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from abaton.errors import SettingsError
-from abaton.records.elements import resources, table
-from abaton.records.need import CodeFilter, DateFilter, Function, Want
-from abaton.records.rules import children
-from abaton.study.values import Day, End, Frequency, Match, Part, Span, Start, Term, Text, before, fault
+from abaton.records.deid.need import CodeFilter, DateFilter, Function, Want
+from abaton.records.deid.rules import children
+from abaton.records.fhir.elements import resources, table
+from abaton.study.values import Day, End, Frequency, Part, Span, Start, Term, Text, before, fault
 
 
 def has_element(resource_type: str, path: str) -> bool:
@@ -110,11 +110,11 @@ class Requirement(Part):
             SettingsError: The line narrows its data in a way that cannot be evaluated at a site.
         """
         for rule in self.codes:
-            if not rule.any or any(term.match is not Match.EXACT for term in rule.any):
+            if not rule.any:
                 raise SettingsError(
-                    f"a filter on {self.type}.{rule.path} names a value set or the beginning of codes",
+                    f"a filter on {self.type}.{rule.path} names a value set",
                     where="data requirements",
-                    remedy="list the codes one by one under 'any'",
+                    remedy="list its codes under 'any', one by one or by how they begin",
                 )
         aged = self.function is Function.AGE_FROM_DATE
         return Want(

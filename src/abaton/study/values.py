@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from abaton.records.need import Code
+from abaton.records.deid.need import Code
 from abaton.study.lines import Path
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -121,7 +121,7 @@ class Term(Part):
 
     def plain(self) -> Code:
         """The code as the de-identifier takes it."""
-        return Code(self.system, self.code)
+        return Code(self.system, self.code, begins=self.match is Match.STARTS_WITH)
 
 
 class Period(Part):

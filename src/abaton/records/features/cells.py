@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from abaton.records.conversion import convert
 from abaton.records.features.findings import Reason, known_system
 from abaton.records.features.joins import Dated
 from abaton.records.features.moments import Moment, moment
 from abaton.records.features.plan import Category, Source, Where
 from abaton.records.features.rows import Cells
-from abaton.records.ucum import read_unit
+from abaton.records.fhir.conversion import convert
+from abaton.records.fhir.ucum import read_unit
 
 
 @dataclass(slots=True)

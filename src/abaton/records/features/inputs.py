@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import date
 from math import floor
 
-from abaton.records.ages import whole_years
 from abaton.records.features import cells, joins
 from abaton.records.features.cells import Counts
 from abaton.records.features.moments import Moment, moment
 from abaton.records.features.plan import Input, Join, Kind, Plan, Source
 from abaton.records.features.rows import Cells, Rows
+from abaton.records.fhir.dates import whole_years
 
 Value = float | frozenset[int] | None
 """A number, the places of categories, or nothing."""

@@ -16,8 +16,8 @@ from itertools import product
 from typing import Any, NoReturn
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.records.elements import table as fields
-from abaton.records.references import SUBJECTS
+from abaton.records.deid.references import SUBJECTS
+from abaton.records.fhir.elements import table as fields
 from abaton.records.views.needs import elements
 from abaton.records.views.operators import Items
 from abaton.records.views.paths import Path, Scope, compile_path

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.records.elements import resources, table
-from abaton.records.references import SUBJECTS
-from abaton.records.rules import children
+from abaton.records.deid.references import SUBJECTS
+from abaton.records.deid.rules import children
+from abaton.records.fhir.elements import resources, table
 from abaton.records.views.functions import LAMBDAS
 from abaton.records.views.syntax import (
     Call,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from abaton.records.elements import table
+from abaton.records.fhir.elements import table
 from abaton.records.views.boundaries import boundary
 from abaton.records.views.functions import FUNCTIONS, LAMBDAS, reference_key, type_test
 from abaton.records.views.operators import OPERATORS, Items

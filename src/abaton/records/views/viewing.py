@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
-from abaton.records.apart import opened
-from abaton.records.parsing import parse
+from abaton.records.fhir.bundles import opened
+from abaton.records.fhir.parsing import parse
 from abaton.records.sources import documents, find
 from abaton.records.stages import Consented, Deidentified, Record
 from abaton.records.views.definition import View

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from abaton.records.need import Function
+from abaton.records.deid.need import Function
 from abaton.study.bundle import urls
 from abaton.study.bundle.node import Node
 from abaton.study.bundle.terms import coding, read_term, without_none

@@ -6,7 +6,7 @@ import re
 from html import escape
 from typing import Any
 
-from abaton.records.need import Mechanism
+from abaton.records.deid.need import Mechanism
 from abaton.study.bundle import urls
 from abaton.study.bundle.cohort import group
 from abaton.study.bundle.dataset import data_requirement, timing

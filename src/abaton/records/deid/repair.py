@@ -1,0 +1,100 @@
+"""Repair: the least that makes an object valid again after elements were taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from abaton.records.deid.scope import Scope, masked
+from abaton.records.fhir.elements import Element, is_primitive, table
+from abaton.records.fhir.vocabulary import ABSENT
+
+EMPTY_NARRATIVE = {"status": "empty", "div": '<div xmlns="http://www.w3.org/1999/xhtml">masked</div>'}
+
+_WORDS = {"string": "masked", "uri": "urn:uuid:00000000-0000-0000-0000-000000000000"}
+
+
+class Repair:
+    """Fills the required elements of one type.
+
+    >>> Repair("Encounter.diagnosis").needs(("use",))
+    True
+    """
+
+    def __init__(self, type_name: str) -> None:
+        fields = table()[type_name]
+        self._required = tuple(e for e in fields.values() if e.required and not e.choice)
+        self._wanted = tuple((e, e.name, f"_{e.name}") for e in self._required)
+        groups: dict[str, list[Element]] = {}
+        for element in fields.values():
+            if element.choice and element.required:
+                groups.setdefault(element.stem, []).append(element)
+        self._choices = tuple(groups.values())
+        self._place = {name: 2 * i for i, name in enumerate(fields)}
+        self._place |= {f"_{name}": 2 * i + 1 for i, name in enumerate(fields)}
+
+    def needs(self, keys: Collection[str]) -> bool:
+        """Whether objects with these keys lack something required from the start."""
+        if any(e.name not in keys for e in self._required):
+            return True
+        return any(not any(e.name in keys for e in group) for group in self._choices)
+
+    def __call__(self, out: dict[str, Any], raw: dict[str, Any], scope: Scope) -> None:
+        """Put a stand-in wherever a required element did not survive."""
+        for element, name, beside in self._wanted:
+            if name not in out and beside not in out:
+                fill(out, element, scope)
+        for group in self._choices:
+            if any(e.name in out or f"_{e.name}" in out for e in group):
+                continue
+            _choose(out, group, [e for e in group if e.name in raw or f"_{e.name}" in raw], scope)
+
+    def in_order(self, out: dict[str, Any]) -> dict[str, Any]:
+        """The same object with its elements in the order of the specification."""
+        return {key: out[key] for key in sorted(out, key=self._place.__getitem__)}
+
+
+def fill(out: dict[str, Any], element: Element, scope: Scope) -> None:
+    """Put the least valid stand-in for one element into an object."""
+    if is_primitive(element.type) and element.many:
+        out[element.name] = ["masked"]
+    elif is_primitive(element.type):
+        out[f"_{element.name}"] = {"extension": masked()}
+    else:
+        made = least(element.type, scope)
+        out[element.name] = [made] if element.many else made
+
+
+def least(type_name: str, scope: Scope) -> dict[str, Any]:
+    """The smallest valid object of a type that says it was masked."""
+    if type_name == "Reference":
+        return {"display": "masked"}
+    if type_name == "CodeableConcept":
+        return {"text": "masked"}
+    if type_name == "Coding":
+        return {"system": ABSENT, "code": "masked"}
+    if type_name == "Identifier":
+        return {"system": scope.names.system, "value": scope.identity}
+    if type_name == "Narrative":
+        return dict(EMPTY_NARRATIVE)
+    if type_name == "HumanName":
+        return {"family": "Anonymous"}
+    made: dict[str, Any] = {}
+    Repair(type_name)(made, {}, scope)
+    return made or {"extension": masked()}
+
+
+def _choose(out: dict[str, Any], group: list[Element], had: list[Element], scope: Scope) -> None:
+    """Make a choice that says it was masked: with the type that was there, or the one that says it best."""
+    objects = [element for element in had if not is_primitive(element.type)]
+    if objects:
+        return fill(out, objects[0], scope)
+    for wanted in ("CodeableConcept", "Reference", "Coding"):
+        for element in group:
+            if element.type == wanted:
+                return fill(out, element, scope)
+    for element in group:
+        if element.type in _WORDS:
+            out[element.name] = _WORDS[element.type]
+            return None
+    return fill(out, (had or group)[0], scope)

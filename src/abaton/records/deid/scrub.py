@@ -1,0 +1,170 @@
+"""Scrubbing free text: the subject's own names and numbers are blacked out, and ways to reach one.
+
+This is the weakest method: a text may name a neighbour or a village. It is never a default; a study must
+ask for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from abaton.errors import SettingsError
+from abaton.records.deid.letters import folded, placed, without_invisible, words
+from abaton.records.deid.scope import Handler, Node, Scope
+
+if TYPE_CHECKING:
+    from abaton.records.deid.methods import Settings
+
+BLACK = "[…]"
+# On folded text: no capitals, and all digits are 0 to 9.
+_PATTERNS = re.compile(
+    r"[^\s@<>(),;:]+@[^\s@<>(),;:]+\.[^\s@<>(),;:.]+"  # mail
+    r"|(?:https?|ftp)://\S+|www\.\S+|urn:\S+"  # addresses
+    r"|\S*%[0-9a-f]{2}\S*"  # what is written as in an address
+    r"|(?<![0-9a-z])[0-9]{4}-[0-9]{2}(?:-[0-9]{2})?(?:t[0-9:.]+(?:z|[+-][0-9]{2}:?[0-9]{2})?)?"  # dates
+    r"|(?<![0-9a-z])[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}(?![0-9a-z])"
+    r"|\+?\(?[0-9](?:[\s()./-]?[0-9]){5,}"  # telephone, insurance and record numbers
+    r"|(?<![0-9a-z])[a-z0-9+/]{24,}={0,2}"  # encoded content
+)
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{6,}={0,2}")
+_NAMED = ("name", "telecom", "address", "identifier", "birthDate", "contact", "id")
+_TOLD = ("valueString", "valueAddress", "valueHumanName", "valueContactPoint", "valueIdentifier")
+_JOINT = re.compile(r"['’-]")
+_SHORTEST, _LONG = 2, 4
+_PERSONS = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
+
+
+def words_of(document: dict[str, Any]) -> frozenset[str]:
+    """Every word and number that the persons of a document are known by, folded."""
+    found: set[str] = set()
+    for text in _texts_about_people(document):
+        for word in words().findall(folded(text)):
+            parts = [word, *(part for part in _JOINT.split(word) if len(part) > _SHORTEST)]
+            found.update(part for part in parts if len(part) >= _SHORTEST)
+    return frozenset(found)
+
+
+def _texts_about_people(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if _is_person(node.get("resourceType")):
+            for name in _NAMED:
+                yield from _texts(node.get(name))
+            yield from _told(node.get("extension"))
+        elif _points_at_person(node):
+            yield from _texts(node.get("display"))
+        for child in node.values():
+            yield from _texts_about_people(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _texts_about_people(child)
+
+
+def _is_person(kind: Any) -> bool:
+    return isinstance(kind, str) and kind in _PERSONS
+
+
+def _points_at_person(node: dict[str, Any]) -> bool:
+    if "display" not in node:
+        return False
+    reference = node.get("reference")
+    kinds = re.split(r"[/?]", reference) if isinstance(reference, str) else []
+    return _is_person(node.get("type")) or any(_is_person(kind) for kind in kinds)
+
+
+def _told(extensions: Any) -> Iterator[str]:
+    """Names in extensions: a mother's maiden name, a place of birth."""
+    for each in extensions if isinstance(extensions, list) else ():
+        if isinstance(each, dict):
+            for name in _TOLD:
+                yield from _texts(each.get(name))
+            yield from _told(each.get("extension"))
+
+
+def _texts(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        for key, child in node.items():
+            if key not in ("system", "use", "type", "url"):
+                yield from _texts(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _texts(child)
+
+
+def black_out(text: str, known: frozenset[str]) -> str:
+    """A text without the given words and without anything that looks like an address or a number of a person.
+
+    >>> black_out("Mr Smith, call 050 315 3711", frozenset({"smith"}))
+    'Mr […], call […]'
+    """
+    plain = without_invisible(html.unescape(text))
+    seen, places = placed(plain)
+    spans = [
+        (places[match.start()], places[match.end() - 1] + 1)
+        for match in _PATTERNS.finditer(seen)
+        if match.end() > match.start()
+    ]
+    spans += [match.span() for match in _ENCODED.finditer(plain) if _hides(match[0], known)]
+    spans += [
+        (places[match.start()], places[match.end() - 1] + 1)
+        for match in words().finditer(seen)
+        if _known(match[0], known)
+    ]
+    return _blacked(plain, sorted(spans))
+
+
+def _blacked(text: str, spans: list[tuple[int, int]]) -> str:
+    made, done = [], 0
+    for start, end in spans:
+        if start >= done:
+            made += [text[done:start], BLACK]
+        if end > done:
+            # An accent that is written as a sign of its own belongs to the letter before it.
+            done = end
+            while done < len(text) and not folded(text[done]):
+                done += 1
+    return "".join(made) + text[done:]
+
+
+def _known(word: str, known: frozenset[str]) -> bool:
+    parts = (word, *_JOINT.split(word))
+    if any(part in known for part in parts):
+        return True
+    # Smiths, Smithsche: a name with an ending. Better a word too many than a name.
+    return any(part[:n] in known for part in parts for n in range(_LONG, len(part)))
+
+
+def _hides(text: str, known: frozenset[str]) -> bool:
+    """Whether a text is a known word in base64."""
+    body = text.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        inner = base64.b64decode(body + "=" * (-len(body) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return False
+    return any(_known(word, known) for word in words().findall(folded(inner)))
+
+
+def scrub(_: Settings, node: Node) -> Handler:
+    """Keep a text without the persons' own names and numbers; without known persons, drop it."""
+    if node.type not in ("string", "markdown"):
+        raise SettingsError(
+            f"the method 'scrub' cannot be used on {node.path}: it is not a text", remedy="correct the rule"
+        )
+
+    def run(value: Any, scope: Scope) -> Any:
+        if value.__class__ is not str:
+            return scope.drop(node, "malformed")
+        if scope.ours:
+            return value
+        known = scope.document.words(scope)
+        if not known:
+            return scope.drop(node, "scrub without a known person")
+        return black_out(value, known)
+
+    return run

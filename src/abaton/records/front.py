@@ -1,0 +1,151 @@
+"""The front door of de-identification: records in, de-identified records out, one call."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from abaton.errors import Refused, SettingsError
+from abaton.records.deid.addresses import among
+from abaton.records.deid.deidentifier import Deidentifier
+from abaton.records.deid.need import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
+from abaton.records.deid.pseudonyms import Pseudonyms, check_key
+from abaton.records.deid.rules import read_table
+from abaton.records.fhir.parsing import parse
+from abaton.records.sources import documents, find
+from abaton.records.stages import Consented, Json, Record
+
+Lines = Iterable[Json | bytes | str]
+Choice = TypeVar("Choice", bound=StrEnum)
+_GROUND = "stated by the data holder who called deidentify()"
+
+
+def deidentify(
+    records: Json | bytes | str | Path | Lines,
+    rules: str | Sequence[Rule] = "default",
+    key: bytes | None = None,
+    *,
+    study: str = "deidentify",
+    dates: str = "year",
+    allow: Iterable[str] = (),
+    year: int | None = None,
+) -> Json | list[Json] | None:
+    r"""De-identify FHIR R4 records: what no rule keeps is gone, and what comes out is valid R4.
+
+    Args:
+        records: A resource or a Bundle as a dict; or many: dicts or lines of NDJSON, the text of a file, or the path of
+            a file or folder.
+        rules: The name of a preset (``default``, ``paper``), or rules of your own that come before the default ones:
+            as a table of lines ``path method name=value``, or as :class:`Rule` objects.
+        key: At least 32 random bytes. With a key people get pseudonyms, the same in every call with it; without one the
+            records are anonymised under a key that is drawn and thrown away.
+        study: The study's name; two studies never share a pseudonym.
+        dates: ``year``, ``shift`` or ``remove``.
+        allow: Named sets of rules that keep more: ``us-core``, ``zip3``.
+        year: The current year, from which ages count.
+
+    Returns:
+        A dict for a dict (nothing if the resource must be left out), otherwise a list of dicts.
+
+    Raises:
+        Refused: A record is doubtful or not R4; the error says which one and holds nothing of it.
+        SettingsError: A name or a rule is not understood.
+
+    >>> patient = {"resourceType": "Patient", "id": "7", "birthDate": "1980-02-03", "name": [{"family": "Rossi"}]}
+    >>> made = deidentify(patient, key=bytes(range(32)))
+    >>> made["birthDate"], made["name"]
+    ('1980', [{'family': 'Anonymous'}])
+    >>> lines = b'{"resourceType":"Patient","id":"7"}\n{"resourceType":"Observation","id":"1","status":"final"}'
+    >>> [each["resourceType"] for each in deidentify(lines, "Observation.status redact")]
+    ['Patient', 'Observation']
+    """
+    lasting = key is not None
+    wish = Deidentification(
+        Mechanism.PSEUDONYMISE if lasting else Mechanism.ANONYMISE,
+        dates=_choice(Dates, dates, "dates"),
+        preset=_preset(rules),
+        rules=_rules(rules),
+        allow=tuple(_choice(Allowed, name, "allow") for name in allow),
+    )
+    names = Pseudonyms(study, check_key(key) if key is not None else secrets.token_bytes(32))
+    named = [(records, "")] if isinstance(records, dict) else list(_read(records))
+    make = Deidentifier(
+        Need.everything(study, wish),
+        names,
+        year=year or datetime.now(UTC).year,
+        addresses=among([record for record, _ in named]),
+    )
+    made = []
+    for record, where in named:
+        try:
+            out = make(Consented.on_ground(Record(record), _GROUND))
+        except Refused as error:
+            raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
+        made.append(None if out is None else out.content)
+    return made[0] if isinstance(records, dict) else [each for each in made if each is not None]
+
+
+def _read(records: bytes | str | Path | Lines) -> Iterator[tuple[Json, str]]:
+    if isinstance(records, str) and not records.lstrip().startswith("{"):
+        records = Path(records)
+    if isinstance(records, Path):
+        for source in find([str(records)]):
+            for raw, where in documents(source):
+                yield parse(raw, where=where), where
+        return
+    if isinstance(records, bytes | str):
+        yield from _texts(records.encode() if isinstance(records, str) else records)
+        return
+    for number, each in enumerate(records, 1):
+        where = f"record {number}"
+        if isinstance(each, dict):
+            yield each, where
+        elif isinstance(each, bytes | str):
+            raw = each.encode() if isinstance(each, str) else each
+            if raw.strip():
+                yield parse(raw.strip(), where=where), where
+        else:
+            raise SettingsError(
+                f"{where} is a {type(each).__name__}",
+                remedy="give dicts, or lines of NDJSON as bytes or text",
+            )
+
+
+def _texts(text: bytes) -> Iterator[tuple[Json, str]]:
+    """One document that may be written over many lines, or one in every line."""
+    lines = [line.strip() for line in text.splitlines()]
+    if sum(map(bool, lines)) > 1 and all(
+        line.startswith(b"{") and line.endswith(b"}") for line in lines if line
+    ):
+        for number, line in enumerate(lines, 1):
+            if line:
+                yield parse(line, where=f"line {number}"), f"line {number}"
+    else:
+        yield parse(text.strip()), ""
+
+
+def _preset(rules: str | Sequence[Rule]) -> Preset:
+    if isinstance(rules, str) and not any(sign.isspace() for sign in rules.strip()):
+        return _choice(Preset, rules.strip(), "rules")
+    return Preset.DEFAULT
+
+
+def _rules(rules: str | Sequence[Rule]) -> tuple[Rule, ...]:
+    if isinstance(rules, str):
+        return read_table(rules) if any(sign.isspace() for sign in rules.strip()) else ()
+    return tuple(rules)
+
+
+def _choice(kind: type[Choice], word: str, name: str) -> Choice:
+    try:
+        return kind(word)
+    except ValueError:
+        known = [each.value for each in kind]
+        close = get_close_matches(str(word), known, n=1)
+        guess = f"did you mean '{close[0]}'?" if close else f"use one of {', '.join(known)}"
+        raise SettingsError(f"'{name}' knows no '{word}'", where="deidentify()", remedy=guess) from None
