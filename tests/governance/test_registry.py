@@ -29,7 +29,6 @@ from abaton.governance import (
     rounds_with,
     study_gate,
     take_snapshot,
-    who_may,
 )
 from abaton.governance.cohorts import leave_cohorts, mark_rounds
 from abaton.records.stages import Record
@@ -217,11 +216,11 @@ def test_asking_for_everybody_gives_what_asking_for_each_gives(registry):
     for when in (NOW, NOW + 2 * DAY):
         for action in Action:
             each = {person(n) for n in names if registry.reason(asking(n, action=action), when).allows}
-            assert who_may(registry, STUDY, action, when) == (DOCUMENT, each)
+            assert registry.who_may(STUDY, action, when) == (DOCUMENT, each)
     registry.publish(STUDY, "0" * 64, NOW)
-    assert who_may(registry, STUDY, Action.TRAIN, NOW) == ("0" * 64, frozenset())
+    assert registry.who_may(STUDY, Action.TRAIN, NOW) == ("0" * 64, frozenset())
     registry.close(STUDY, NOW)
-    assert who_may(registry, STUDY, Action.TRAIN, NOW)[1] == frozenset()
+    assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == frozenset()
 
 
 def test_cohorts_and_the_rounds_that_used_somebody(registry):

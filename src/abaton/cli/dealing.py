@@ -56,13 +56,17 @@ def enrol(
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
-    """Note that a person has opted in and said yes to this study's document, as FHIR Consent resources."""
+    """Note that people have opted in and said yes to this study's document, as FHIR Consent resources.
+
+    From stdin many ids are read, one in each line; all are noted, or none.
+    """
     from abaton.study import load_study
 
     document = load_study(study)
+    people = [line.strip() for line in sys.stdin if line.strip()] if patient == "-" else [patient]
     with _dealings(site, passphrase_file, passphrase_env) as dealings:
-        dealings.enrol(document, _named(patient), until.replace(tzinfo=UTC) if until else None)
-    note("the consent is on record")
+        dealings.enrol(document, people, until.replace(tzinfo=UTC) if until else None)
+    note("the consent is on record" if len(people) == 1 else f"{len(people)} consents are on record")
 
 
 def send(

@@ -3,7 +3,8 @@
 Invariants:
 (1) nobody is trained on in a round whose snapshot does not hold them;
 (2) who is out once stays out for the run;
-(3) the roll knows people by the site's own ids: it never leaves the site.
+(3) the roll knows people by the site's own ids: it never leaves the site;
+(4) while no consent changes, begins or ends, asking costs the same however many people there are.
 """
 
 from __future__ import annotations
@@ -12,15 +13,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from abaton.canonical import digest
 from abaton.errors import Refused
-from abaton.governance import Action, note_round, take_snapshot, who_may
+from abaton.governance import Action, Snapshot, note_round, take_snapshot
 from abaton.site import ConsentGate, RegisteredConsents, SiteFile, gate_of, subject_tag
 from abaton.study import Study
 
 Moment = Callable[[float], datetime]
 """What time it is in the world when an engine's clock says so many seconds."""
+
+
+class _Seen(NamedTuple):
+    """An answer that was given: of whom, from whom, and who."""
+
+    keys: tuple[str, ...]
+    allowed: frozenset[str]
+    inside: frozenset[str]
 
 
 @dataclass
@@ -41,29 +51,51 @@ class Roll:
     people: Mapping[str, str] = field(repr=False)
     moment: Moment
     _opened: tuple[int, ConsentGate] | None = field(default=None, init=False, repr=False)
+    _tags: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _seen: _Seen | None = field(default=None, init=False, repr=False)
+    _last: Snapshot | None = field(default=None, init=False, repr=False)
+    _order: tuple[tuple[str, ...], tuple[str, ...]] = field(default=((), ()), init=False, repr=False)
 
     def inside(self, keys: Sequence[str], at: float) -> frozenset[str]:
         """Who of some people may be used at a moment, without writing anything down."""
-        gate, when = self._gate(), self.moment(at)
+        gate, when, asked = self._gate(), self.moment(at), tuple(keys)
         if isinstance(gate, RegisteredConsents):
-            document, allowed = who_may(gate.registry, gate.study, Action.TRAIN, when)
+            document, allowed = gate.registry.who_may(gate.study, Action.TRAIN, when)
             self._check(document)
-            return frozenset(key for key in keys if subject_tag(gate.key, self.people[key]) in allowed)
-        return frozenset(key for key in keys if gate(self.people[key], when, Action.TRAIN).allowed)
+            return self._among(gate, asked, allowed)
+        return frozenset(key for key in asked if gate(self.people[key], when, Action.TRAIN).allowed)
 
     def taken(self, keys: Sequence[str], at: float, version: int | None = None) -> tuple[frozenset[str], str]:
         """Take a snapshot of who is in, and its fingerprint; noted as the cohort of a round if a version is given."""
-        gate, when = self._gate(), self.moment(at)
+        gate, when, asked = self._gate(), self.moment(at), tuple(keys)
         if not isinstance(gate, RegisteredConsents):
-            inside = self.inside(keys, at)
+            inside = self.inside(asked, at)
             about = {"study": self.study.study.id, "document": self.study.hash, "purpose": Action.TRAIN.value}
             return inside, digest({**about, "members": sorted(inside)})
-        tags = {subject_tag(gate.key, self.people[key]): key for key in keys}
-        made = take_snapshot(gate.registry, gate.study, Action.TRAIN, when, list(tags))
+        if self._order[0] != asked:
+            self._order = asked, tuple(sorted(self._tag(gate, key) for key in asked))
+        made = take_snapshot(gate.registry, gate.study, Action.TRAIN, when, self._order[1], self._last)
         self._check(made.document)
+        self._last = made
         if version is not None:
             note_round(gate.registry.database, self.run, version, made, when)
-        return frozenset(tags[member] for member in made.members), made.id
+        return self._among(gate, asked, made.allowed), made.id
+
+    def _among(
+        self, gate: RegisteredConsents, keys: tuple[str, ...], allowed: frozenset[str]
+    ) -> frozenset[str]:
+        """Who of some people is among those who may be used; asked again of the same, the same answer."""
+        seen = self._seen
+        if seen is None or seen.allowed is not allowed or seen.keys != keys:
+            inside = frozenset(key for key in keys if self._tag(gate, key) in allowed)
+            self._seen = seen = _Seen(keys, allowed, inside)
+        return seen.inside
+
+    def _tag(self, gate: RegisteredConsents, key: str) -> str:
+        found = self._tags.get(key)
+        if found is None:
+            found = self._tags[key] = subject_tag(gate.key, self.people[key])
+        return found
 
     def _check(self, document: str) -> None:
         if document != self.study.hash:
@@ -76,5 +108,5 @@ class Roll:
     def _gate(self) -> ConsentGate:
         """The gate, opened once in every process: a database is not shared with a forked one."""
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = os.getpid(), gate_of(self.file, self.study)
+            self._opened, self._seen, self._last = (os.getpid(), gate_of(self.file, self.study)), None, None
         return self._opened[1]

@@ -10,7 +10,6 @@ from abaton.governance.cohorts import (
     note_round,
     rounds_with,
     take_snapshot,
-    who_may,
 )
 from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
 from abaton.governance.enrolling import Confirmed, take_consent
@@ -106,6 +105,5 @@ __all__ = [
     "take_snapshot",
     "verifier",
     "verify",
-    "who_may",
     "write_notice",
 ]

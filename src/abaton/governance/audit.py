@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sql
 
@@ -109,36 +109,54 @@ class Audit:
 
     def checkpoint(self, signer: Signer, when: datetime) -> Statement:
         """A signed statement of how long the chain is and how it ends, to be kept by somebody else."""
-        table = schema.audit
-        chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
-        last = self.database.read(lambda connection: connection.execute(chosen).first())
-        body = {"length": last.sequence + 1 if last else 0, "hash": last.hash if last else GENESIS}
-        return state(signer, CHECKPOINT, {**body, "at": stamp(when)})
+        head = self.database.read(head_in)
+        body = {"length": head.sequence + 1, "hash": head.hash, "at": stamp(when)}
+        return state(signer, CHECKPOINT, body)
+
+
+class Head(NamedTuple):
+    """How the chain ends: the number and the hash of its last entry; -1 and a fixed hash while it is empty."""
+
+    sequence: int
+    hash: str
+
+
+def head_in(connection: sql.Connection) -> Head:
+    """How the chain ends now. While it stays, nothing that governance keeps has changed."""
+    table = schema.audit
+    chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
+    last = connection.execute(chosen).first()
+    return Head(int(last.sequence), str(last.hash)) if last else Head(-1, GENESIS)
 
 
 def append_in(connection: sql.Connection, entry: Entry, when: datetime) -> int:
     """Write an entry down in a transaction that is already open: both happen, or neither."""
+    return append_many(connection, [entry], when)
+
+
+def append_many(connection: sql.Connection, entries: Iterable[Entry], when: datetime) -> int:
+    """Write entries down one after the other in a transaction that is already open; the number of the last one."""
     hold(connection, "audit")
-    table = schema.audit
-    chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
-    last = connection.execute(chosen).first()
-    sequence, before = (last.sequence + 1, last.hash) if last else (0, GENESIS)
-    detail = {key: str(value) if isinstance(value, str) else value for key, value in entry.detail.items()}
-    row = {
-        "sequence": sequence,
-        "at": stamp(when),
-        "action": str(entry.action),
-        "outcome": str(entry.outcome),
-        "actor": entry.actor,
-        "about": entry.about,
-        "study": entry.study,
-        "detail": detail,
-    }
-    body = canonical(row).decode()
-    connection.execute(
-        table.insert().values(sequence=sequence, body=body, hash=chain_hash(before, body.encode()))
-    )
-    return int(sequence)
+    (sequence, before), at, rows = head_in(connection), stamp(when), []
+    for entry in entries:
+        sequence += 1
+        detail = {key: str(value) if isinstance(value, str) else value for key, value in entry.detail.items()}
+        row = {
+            "sequence": sequence,
+            "at": at,
+            "action": str(entry.action),
+            "outcome": str(entry.outcome),
+            "actor": entry.actor,
+            "about": entry.about,
+            "study": entry.study,
+            "detail": detail,
+        }
+        body = canonical(row).decode()
+        before = chain_hash(before, body.encode())
+        rows.append({"sequence": sequence, "body": body, "hash": before})
+    if rows:
+        connection.execute(schema.audit.insert(), rows)
+    return sequence
 
 
 def chain_hash(before: str, body: bytes) -> str:

@@ -150,7 +150,7 @@ def take_consent(
             _check(connection, consent, ask, when)
             write_consent(connection, ask, consent, when)
             if ask.study:
-                stand(connection, ask.subject, ask.study, "on-study", when)
+                stand(connection, [ask.subject], ask.study, "on-study", when)
             action = "subject-enrolled" if ask.study else "subject-opted-in"
             detail = {"document": ask.document} if ask.document else {}
             entry = Entry(action, actor=key, about=ask.subject, study=ask.study, detail=detail)

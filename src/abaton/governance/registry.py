@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -17,13 +17,19 @@ import sqlalchemy as sql
 
 from abaton.errors import SettingsError
 from abaton.governance import schema
-from abaton.governance.audit import Entry, append_in
+from abaton.governance.allowed import Allowed, OptedOut
+from abaton.governance.audit import Entry, append_in, append_many
 from abaton.governance.consents import Action, Ask, Json, Reason, ended, judge, make_consent
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.standing import (
     Published,
+    any_out,
+    hold_all,
+    in_chunks,
     judged_in,
     newest_in,
+    newest_of,
+    read_consent,
     reason_in,
     refused_in,
     stand,
@@ -31,6 +37,7 @@ from abaton.governance.standing import (
     subject_lock,
     withdraw_in,
     write_consent,
+    write_consents,
 )
 from abaton.governance.tags import is_digest, is_name, is_tag
 from abaton.governance.times import stamp
@@ -48,6 +55,8 @@ class Registry:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._known: dict[tuple[str, Action], Allowed] = {}
+        self._out = OptedOut()
 
     # verbs
 
@@ -116,17 +125,71 @@ class Registry:
         def work(connection: sql.Connection) -> None:
             if not judged_in(connection, Ask(subject), when).allows:
                 raise _no(Reason.NOT_OPTED_IN)
+            self._enrol(connection, [(ask, consent)], when)
+
+        self._about(subject, work)
+
+    def enrol_many(
+        self, people: Mapping[str, datetime | None], study: str, document: str, when: datetime
+    ) -> None:
+        """Many people wish to be told of studies and say yes to one: all of them in one transaction, or none.
+
+        Args:
+            people: Their tags, and until when the yes of each holds; nothing if until it is withdrawn.
+            study: The study.
+            document: The fingerprint of its current document.
+            when: The time now.
+        """
+        for subject in people:
+            _check_tag(subject)
+
+        def work(connection: sql.Connection) -> None:
+            hold_all(connection, people)
+            general = newest_of(connection, list(people), "")
+            new = [s for s in people if not judge(read_consent(general.get(s, "{}")), Ask(s), when).allows]
+            write_consents(connection, [(Ask(s), make_consent(Ask(s), when, None)) for s in new], when)
+            append_many(connection, (Entry("subject-opted-in", about=subject) for subject in new), when)
+            asks = [(Ask(subject, study, document), until) for subject, until in people.items()]
+            self._enrol(connection, [(ask, make_consent(ask, when, until)) for ask, until in asks], when)
+
+        self.database.write(work)
+
+    def _enrol(self, connection: sql.Connection, said: Sequence[tuple[Ask, Json]], when: datetime) -> None:
+        """Keep what people say to one study, if it may be said at all."""
+        people = [ask.subject for ask, _ in said]
+        for study, document in {(ask.study, ask.document) for ask, _ in said}:
             found = study_in(connection, study)
             if found is None or not found.is_open(when):
                 raise _no(Reason.STUDY_CLOSED)
             if found.document != document:
                 raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
-            write_consent(connection, ask, consent, when)
-            stand(connection, subject, study, "on-study", when)
+            if any_out(connection, people):
+                raise _no(Reason.OPTED_OUT)
+            write_consents(connection, said, when)
+            stand(connection, people, study, "on-study", when)
             detail = {"document": document}
-            append_in(connection, Entry("subject-enrolled", about=subject, study=study, detail=detail), when)
+            told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
+            append_many(connection, told, when)
 
-        self._about(subject, work)
+    def set_opt_outs(self, people: Collection[str], when: datetime) -> tuple[int, int]:
+        """Take over the list of those who have opted out; how many came onto it, and how many left it."""
+        for subject in people:
+            _check_tag(subject)
+
+        def work(connection: sql.Connection) -> tuple[int, int]:
+            table, wanted = schema.opt_outs, set(people)
+            before = set(connection.scalars(sql.select(table.c.subject)))
+            new, gone = sorted(wanted - before), sorted(before - wanted)
+            hold_all(connection, [*new, *gone])
+            if new:
+                connection.execute(table.insert(), [{"subject": s, "since": stamp(when)} for s in new])
+            for some in in_chunks(gone):
+                connection.execute(table.delete().where(table.c.subject.in_(some)))
+            told = [("opt-out-listed", s) for s in new] + [("opt-out-lifted", s) for s in gone]
+            append_many(connection, (Entry(action, about=subject) for action, subject in told), when)
+            return len(new), len(gone)
+
+        return self.database.write(work, lock="opt-outs")
 
     def retrieve(self, ask: Ask, when: datetime) -> Reason:
         """Ask whether something may be done, and write down that it was asked; the answer is the consent's."""
@@ -183,10 +246,32 @@ class Registry:
         """Whether something may be done with a person's records now, and with which types of them not."""
 
         def work(connection: sql.Connection) -> tuple[Reason, frozenset[str]]:
+            known = self._allowed(ask.study, ask.action)
+            document, inside = known.at(connection, when)
+            if ask.subject in inside and ask.document in ("", document):
+                every = not known.names_kinds(ask.subject)
+                return Reason.IN_FORCE, frozenset() if every else refused_in(connection, ask, kinds, when)
             reason = reason_in(connection, ask, when)
             return reason, refused_in(connection, ask, kinds, when) if reason.allows else frozenset(kinds)
 
         return self.database.read(work)
+
+    def who_may(self, study: str, action: Action, when: datetime) -> tuple[str, frozenset[str]]:
+        """The study's document and everybody whose consent is in force; see :mod:`abaton.governance.allowed`."""
+        return self.database.read(lambda connection: self.who_may_in(connection, study, action, when))
+
+    def who_may_in(
+        self, connection: sql.Connection, study: str, action: Action, when: datetime
+    ) -> tuple[str, frozenset[str]]:
+        """The same inside a transaction."""
+        return self._allowed(study, action).at(connection, when)
+
+    def who_is_out(self) -> frozenset[str]:
+        """Everybody on the opt-out list."""
+        return self.database.read(self._out.at)
+
+    def _allowed(self, study: str, action: Action) -> Allowed:
+        return self._known.setdefault((study, action), Allowed(study, action))
 
     def study(self, study: str) -> Published | None:
         """The current document of a study."""
@@ -234,9 +319,13 @@ class Registry:
         self._about(ask.subject, work)
 
     def _about(self, subject: str, work: Callable[[sql.Connection], T]) -> T:
-        if not is_tag(subject):
-            raise SettingsError("a person is named by a tag here", remedy="make one with governance.tags.tag")
+        _check_tag(subject)
         return self.database.write(work, lock=subject_lock(subject))
+
+
+def _check_tag(subject: str) -> None:
+    if not is_tag(subject):
+        raise SettingsError("a person is named by a tag here", remedy="make one with governance.tags.tag")
 
 
 def _no(reason: Reason) -> Denied:

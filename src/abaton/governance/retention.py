@@ -124,14 +124,15 @@ def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
                 (folder / digest).unlink(missing_ok=True)
                 (folder / f"{digest}.part").unlink(missing_ok=True)
         ours = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study.study)
-        connection.execute(members.delete().where(members.c.snapshot.in_(ours)))
+        for table in (members, schema.leavers):
+            connection.execute(table.delete().where(table.c.snapshot.in_(ours)))
         for table in _OF_STUDY.values():
             connection.execute(table.delete().where(table.c.study == study.study))
         detail: dict[str, str | int] = {what: n for what, n in counted.items() if n}
         append_in(connection, Entry("study-expired", study=study.study, detail=detail), when)
 
     holdings.database.write(work, lock=f"study/{study.study}")
-    holdings.database.scrub(schema.members, *_OF_STUDY.values())
+    holdings.database.scrub(schema.members, schema.leavers, *_OF_STUDY.values())
 
 
 def _forget_old(database: Database, when: datetime) -> None:

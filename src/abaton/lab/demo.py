@@ -131,12 +131,12 @@ def _ask_everybody(place: Path, study: Study, rng: np.random.Generator) -> None:
     registry = Registry(Database(place / "consents.db", metadata, durable=False))
     key, before = (place / "tags.key").read_bytes(), NOW - timedelta(days=60)
     registry.publish(study.study.id, study.hash, before)
+    said: dict[str, datetime | None] = {}
     for line in (place / "Patient.ndjson").read_text(encoding="utf-8").splitlines():
         person = subject_tag(key, json.loads(line)["id"])
         answer = rng.random()
-        if answer < REFUSED:
-            continue
-        until = NOW - timedelta(days=1) if answer < REFUSED + EXPIRED else NOW + timedelta(days=365)
-        registry.opt_in(person, before)
-        registry.enrol(person, study.study.id, study.hash, before, until=until)
+        if answer >= REFUSED:
+            has_run_out = answer < REFUSED + EXPIRED
+            said[person] = NOW + (timedelta(days=-1) if has_run_out else timedelta(days=365))
+    registry.enrol_many(said, study.study.id, study.hash, before)
     registry.database.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,12 +66,11 @@ class Dealings:
         """How a person is known in the registry."""
         return subject_tag(self.tags, patient)
 
-    def enrol(self, study: Study, patient: str, until: datetime | None = None) -> None:
-        """Note that a person wishes to be told of studies and says yes to this one."""
-        when, subject = self.now(), self.tag_of(patient)
+    def enrol(self, study: Study, patients: Iterable[str], until: datetime | None = None) -> None:
+        """Note that people wish to be told of studies and say yes to this one: all of them, or none."""
+        when, people = self.now(), {self.tag_of(patient): until for patient in patients}
         self.registry.publish(study.study.id, study.hash, when)
-        self.registry.opt_in(subject, when)
-        self.registry.enrol(subject, study.study.id, study.hash, when, until=until)
+        self.registry.enrol_many(people, study.study.id, study.hash, when)
 
     def send(self, study: Study, step: Step = lambda words: None, *, collect: bool = True) -> Sending:
         """Collect, de-identify, seal and send everybody who agreed; goes on where it was stopped."""
