@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sql
@@ -23,7 +24,9 @@ from abaton.governance.consents import Action, Ask, Json, Reason, ended, judge, 
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.standing import (
     Published,
+    about,
     any_out,
+    consent_text,
     hold_all,
     in_chunks,
     judged_in,
@@ -125,7 +128,7 @@ class Registry:
         def work(connection: sql.Connection) -> None:
             if not judged_in(connection, Ask(subject), when).allows:
                 raise _no(Reason.NOT_OPTED_IN)
-            self._enrol(connection, [(ask, consent)], when)
+            self._enrol(connection, [(ask, json.dumps(consent, sort_keys=True))], when)
 
         self._about(subject, work)
 
@@ -145,31 +148,39 @@ class Registry:
 
         def work(connection: sql.Connection) -> None:
             hold_all(connection, people)
-            general = newest_of(connection, list(people), "")
-            new = [s for s in people if not judge(read_consent(general.get(s, "{}")), Ask(s), when).allows]
-            write_consents(connection, [(Ask(s), make_consent(Ask(s), when, None)) for s in new], when)
-            append_many(connection, (Entry("subject-opted-in", about=subject) for subject in new), when)
-            asks = [(Ask(subject, study, document), until) for subject, until in people.items()]
-            self._enrol(connection, [(ask, make_consent(ask, when, until)) for ask, until in asks], when)
+            for some in in_chunks(list(people)):
+                self._opt_in(connection, some, when)
+                said = [(Ask(subject, study, document), text_until(people[subject])) for subject in some]
+                self._enrol(connection, [(ask, about(text, ask.subject)) for ask, text in said], when)
+
+        @cache
+        def text_until(until: datetime | None) -> str:
+            return consent_text(Ask("", study, document), when, until)
 
         self.database.write(work)
 
-    def _enrol(self, connection: sql.Connection, said: Sequence[tuple[Ask, Json]], when: datetime) -> None:
+    def _opt_in(self, connection: sql.Connection, people: Sequence[str], when: datetime) -> None:
+        """Note for those who have not said so that they wish to be told of studies."""
+        known, text = newest_of(connection, people, ""), consent_text(Ask(""), when, None)
+        new = [s for s in people if s not in known or not judge(read_consent(known[s]), Ask(s), when).allows]
+        write_consents(connection, [(Ask(subject), about(text, subject)) for subject in new], when)
+        append_many(connection, (Entry("subject-opted-in", about=subject) for subject in new), when)
+
+    def _enrol(self, connection: sql.Connection, said: Sequence[tuple[Ask, str]], when: datetime) -> None:
         """Keep what people say to one study, if it may be said at all."""
-        people = [ask.subject for ask, _ in said]
-        for study, document in {(ask.study, ask.document) for ask, _ in said}:
-            found = study_in(connection, study)
-            if found is None or not found.is_open(when):
-                raise _no(Reason.STUDY_CLOSED)
-            if found.document != document:
-                raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
-            if any_out(connection, people):
-                raise _no(Reason.OPTED_OUT)
-            write_consents(connection, said, when)
-            stand(connection, people, study, "on-study", when)
-            detail = {"document": document}
-            told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
-            append_many(connection, told, when)
+        people, study, document = [ask.subject for ask, _ in said], said[0][0].study, said[0][0].document
+        found = study_in(connection, study)
+        if found is None or not found.is_open(when):
+            raise _no(Reason.STUDY_CLOSED)
+        if found.document != document:
+            raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
+        if any_out(connection, people):
+            raise _no(Reason.OPTED_OUT)
+        write_consents(connection, said, when)
+        stand(connection, people, study, "on-study", when)
+        detail = {"document": document}
+        told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
+        append_many(connection, told, when)
 
     def set_opt_outs(self, people: Collection[str], when: datetime) -> tuple[int, int]:
         """Take over the list of those who have opted out; how many came onto it, and how many left it."""

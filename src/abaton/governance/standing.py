@@ -11,11 +11,13 @@ import sqlalchemy as sql
 
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
-from abaton.governance.consents import Ask, Json, Reason, ended, judge, research_subject
+from abaton.governance.consents import Ask, Json, Reason, ended, judge, make_consent, research_subject
 from abaton.governance.times import moment, stamp
 from abaton.store import hold
 
 _CHUNK = 500
+_NOBODY = "\0"  # cannot be in a name
+_NOBODY_WRITTEN = '"Patient/\\u0000"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,11 @@ def read_consent(text: str) -> Json:
 
 def write_consent(connection: sql.Connection, ask: Ask, consent: Json, when: datetime) -> None:
     """Keep a consent as the newest of its person and study."""
-    write_consents(connection, [(ask, consent)], when)
+    write_consents(connection, [(ask, json.dumps(consent, sort_keys=True))], when)
 
 
-def write_consents(connection: sql.Connection, said: Sequence[tuple[Ask, Json]], when: datetime) -> None:
-    """Keep consents, each as the newest of its person and study."""
+def write_consents(connection: sql.Connection, said: Sequence[tuple[Ask, str]], when: datetime) -> None:
+    """Keep consents, given as text, each as the newest of its person and study."""
     table, at = schema.consents, stamp(when)
     newest: dict[tuple[str, str], int] = {}
     people, studies = sorted({ask.subject for ask, _ in said}), {ask.study for ask, _ in said}
@@ -121,10 +123,10 @@ def write_consents(connection: sql.Connection, said: Sequence[tuple[Ask, Json]],
         for subject, study, version in connection.execute(found.group_by(table.c.subject, table.c.study)):
             newest[subject, study] = version
     rows = []
-    for ask, consent in said:
+    for ask, text in said:
         version = newest[ask.subject, ask.study] = newest.get((ask.subject, ask.study), 0) + 1
         row = {"subject": ask.subject, "study": ask.study, "version": version, "document": ask.document}
-        rows.append({**row, "changed": at, "resource": json.dumps(consent, sort_keys=True)})
+        rows.append({**row, "changed": at, "resource": text})
     if rows:
         connection.execute(table.insert(), rows)
 
@@ -138,6 +140,16 @@ def newest_of(connection: sql.Connection, people: Sequence[str], study: str) -> 
         rows = chosen.where(table.c.subject.in_(some)).order_by(table.c.version)
         found |= {row.subject: row.resource for row in connection.execute(rows)}
     return found
+
+
+def consent_text(ask: Ask, when: datetime, until: datetime | None) -> str:
+    """The text of a plain yes by nobody in particular; :func:`about` puts a person in."""
+    return json.dumps(make_consent(replace(ask, subject=_NOBODY), when, until), sort_keys=True)
+
+
+def about(text: str, subject: str) -> str:
+    """A text that was made for nobody in particular, about a person."""
+    return text.replace(_NOBODY_WRITTEN, f'"Patient/{subject}"')
 
 
 def in_chunks(people: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -161,11 +173,9 @@ def state_in(connection: sql.Connection, subject: str, study: str) -> str:
 def stand(connection: sql.Connection, people: Sequence[str], study: str, state: str, when: datetime) -> None:
     """Write down where some people stand in a study from now on."""
     table, at = schema.subjects, stamp(when)
-    rows = []
-    for subject in people:
-        resource = research_subject(subject, study, state, at, at if state == "withdrawn" else "")
-        row = {"subject": subject, "study": study, "state": state, "changed": at}
-        rows.append({**row, "resource": json.dumps(resource, sort_keys=True)})
+    text = json.dumps(research_subject(_NOBODY, study, state, at, at if state == "withdrawn" else ""), sort_keys=True)
+    row = {"study": study, "state": state, "changed": at}
+    rows = [{**row, "subject": subject, "resource": about(text, subject)} for subject in people]
     for some in in_chunks(people):
         connection.execute(table.delete().where(table.c.study == study, table.c.subject.in_(some)))
     if rows:
