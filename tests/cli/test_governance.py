@@ -178,7 +178,9 @@ def test_the_audit_chain(run, keys, tmp_path):
 def test_retention_and_pending_withdrawals(run, tmp_path):
     with Database(tmp_path / "governance.db", metadata) as database:
         registry = Registry(database)
-        registry.publish("s-1", "ab" * 32, NOW - timedelta(days=9), ends=NOW - timedelta(days=1))
+        registry.publish(
+            "s-1", "ab" * 32, NOW - timedelta(days=9), ends=NOW - timedelta(days=1), keep_until=None
+        )
 
         def wait(case, when):
             raise Waiting("the-centre")

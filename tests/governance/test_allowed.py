@@ -10,11 +10,21 @@ import pytest
 import sqlalchemy as sql
 from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, person
 
-from abaton.governance import Action, Ask, Denied, Registry, make_consent, members_of, note_round, rounds_with
+from abaton.governance import (
+    Action,
+    Ask,
+    Denied,
+    Registry,
+    make_consent,
+    members_of,
+    note_round,
+    rounds_with,
+    schema,
+)
 from abaton.governance import allowed as allowed_module
-from abaton.governance import schema
 from abaton.governance.cohorts import take_snapshot
 from abaton.governance.consents import ended
+from abaton.governance.elsewhere import set_opt_outs
 
 PEOPLE = [person(f"somebody {number}") for number in range(12)]
 
@@ -56,14 +66,14 @@ def happens(registry: Registry, rng: random.Random, when) -> None:
         case 5:
             registry.receive(timed(ask, rng), ask, when)
         case 6:
-            registry.set_opt_outs(rng.sample(PEOPLE, rng.randint(0, 3)), when)
+            set_opt_outs(registry, rng.sample(PEOPLE, rng.randint(0, 3)), when)
         case 7:
             registry.receive(ended(make_consent(ask, when, None), when), ask, when)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_answer_is_that_of_judging_everybody_at_random_moments(registry, seed):
-    registry.publish(STUDY, DOCUMENT, NOW, ends=NOW + 90 * DAY)
+    registry.publish(STUDY, DOCUMENT, NOW, ends=NOW + 90 * DAY, keep_until=None)
     rng = random.Random(seed)
     seen = set()
     for _ in range(60):
@@ -78,6 +88,14 @@ def test_the_answer_is_that_of_judging_everybody_at_random_moments(registry, see
             assert found & set(PEOPLE) == judged(registry, action, when)
             seen.add(len(found))
     assert len(seen) > 3  # the test saw more than one answer
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", '{"provision": {"period": 5}}', "[]"])
+def test_a_consent_that_cannot_be_read_allows_nothing(registry, text):
+    ann = person("ann")
+    registry.database.write(lambda c: c.execute(schema.consents.update().values(resource=text)))
+    assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == frozenset()
+    assert not registry.reason(Ask(ann, STUDY), NOW).allows
 
 
 def test_without_a_change_the_very_same_set_is_given_back(registry):
@@ -132,25 +150,25 @@ def test_a_backup_that_was_put_back_is_noticed(registry):
 
 def test_many_are_enrolled_together_or_not_at_all(registry):
     before = len(registry.subjects(STUDY))
-    registry.set_opt_outs([PEOPLE[2]], NOW)
+    set_opt_outs(registry, [PEOPLE[2]], NOW)
     with pytest.raises(Denied, match="opted-out"):
         registry.enrol_many(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
     assert len(registry.subjects(STUDY)) == before
     assert registry.consent(PEOPLE[0]) is None
-    registry.set_opt_outs([], NOW)
+    set_opt_outs(registry, [], NOW)
     registry.enrol_many(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
     assert set(PEOPLE) < registry.who_may(STUDY, Action.TRAIN, NOW)[1]
 
 
 def test_an_opt_out_wins_until_it_is_lifted(registry):
     ann = person("ann")
-    assert registry.set_opt_outs([ann, PEOPLE[0]], NOW) == (2, 0)
-    assert registry.set_opt_outs([ann, PEOPLE[0]], NOW) == (0, 0)
+    assert set_opt_outs(registry, [ann, PEOPLE[0]], NOW) == (2, 0)
+    assert set_opt_outs(registry, [ann, PEOPLE[0]], NOW) == (0, 0)
     assert registry.reason(Ask(ann, STUDY, DOCUMENT), NOW).value == "opted-out"
     registry.opt_in(ann, NOW)  # a yes does not help
     assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == frozenset()
     assert registry.who_is_out() == {ann, PEOPLE[0]}
-    assert registry.set_opt_outs([PEOPLE[0]], NOW) == (0, 1)
+    assert set_opt_outs(registry, [PEOPLE[0]], NOW) == (0, 1)
     assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == {ann}
     assert registry.who_is_out() == {PEOPLE[0]}
 
@@ -169,7 +187,7 @@ def test_a_cohort_that_differs_little_is_written_as_the_difference(registry):
     for number, snapshot in enumerate((first, second, third)):
         assert members_of(database, snapshot.id) == list(snapshot.members)
         note_round(database, "run", number, snapshot, NOW)
-    assert len(first.members) == 12 and len(second.members) == 11 and len(third.members) == 11
+    assert [len(each.members) for each in (first, second, third)] == [12, 11, 11]
     assert rounds_with(database, STUDY, PEOPLE[4]) == [("run", 0), ("run", 2)]
     assert rounds_with(database, STUDY, PEOPLE[5]) == [("run", 0), ("run", 1)]
     assert rounds_with(database, STUDY, PEOPLE[6]) == [("run", 0), ("run", 1), ("run", 2)]
@@ -186,7 +204,7 @@ def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path):
         database.write(lambda c: c.execute(schema.tables.update().values(version=1)))
     with Database(tmp_path / "old.db", metadata) as database:
         registry = Registry(database)
-        registry.publish(STUDY, DOCUMENT, NOW)
+        registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
         registry.enrol_many({PEOPLE[0]: None}, STUDY, DOCUMENT, NOW)
         made = take_snapshot(registry, STUDY, Action.TRAIN, NOW)
         assert members_of(database, made.id) == [PEOPLE[0]]

@@ -69,7 +69,7 @@ def test_cohorts_are_the_newest_of_each_purpose(people, database):
 def test_the_studys_own_smallest_count_widens_the_ranges(database):
     registry = Registry(database)
     content = {"study": {"title": "T"}, "deidentification": {"count_floor": 20}}
-    registry.publish("wide", NEWER, NOW, content=content)
+    registry.publish("wide", NEWER, NOW, ends=None, keep_until=None, content=content)
     (found,) = census(database, NOW)
     assert (found.title, found.in_force) == ("T", "0–19")
 

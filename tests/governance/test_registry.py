@@ -162,7 +162,7 @@ def test_the_verbs_in_order(registry):
 
 
 def test_a_new_document_needs_a_new_consent(registry):
-    registry.publish(STUDY, NEWER, NOW + DAY)
+    registry.publish(STUDY, NEWER, NOW + DAY, ends=None, keep_until=None)
     assert registry.reason(asking(), NOW + DAY) is Reason.OTHER_DOCUMENT
     assert registry.reason(Ask(person("ann"), STUDY, NEWER), NOW + DAY) is Reason.OTHER_DOCUMENT
     with pytest.raises(Denied) as caught:
@@ -188,7 +188,7 @@ def test_people_are_known_by_tags_only(registry):
             registry.opt_in(name, NOW)
     for study, document in (("", DOCUMENT), ("a b", DOCUMENT), ("x", "zz")):
         with pytest.raises(SettingsError):
-            registry.publish(study, document, NOW)
+            registry.publish(study, document, NOW, ends=None, keep_until=None)
 
 
 def test_a_consent_from_elsewhere_counts_for_what_it_says(registry):
@@ -217,7 +217,7 @@ def test_asking_for_everybody_gives_what_asking_for_each_gives(registry):
         for action in Action:
             each = {person(n) for n in names if registry.reason(asking(n, action=action), when).allows}
             assert registry.who_may(STUDY, action, when) == (DOCUMENT, each)
-    registry.publish(STUDY, "0" * 64, NOW)
+    registry.publish(STUDY, "0" * 64, NOW, ends=None, keep_until=None)
     assert registry.who_may(STUDY, Action.TRAIN, NOW) == ("0" * 64, frozenset())
     registry.close(STUDY, NOW)
     assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == frozenset()

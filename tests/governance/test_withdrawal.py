@@ -67,7 +67,7 @@ class World:
     def fill(self) -> None:
         Senders(self.far).enter(SITE.public, Role.SITE, NOW)
         for registry in (self.registry, Registry(self.far)):
-            registry.publish(STUDY, DOCUMENT, NOW)
+            registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
             for name in ("ann", "bob"):
                 registry.opt_in(person(name), NOW)
                 registry.enrol(person(name), STUDY, DOCUMENT, NOW)

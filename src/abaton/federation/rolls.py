@@ -18,7 +18,16 @@ from typing import NamedTuple
 from abaton.canonical import digest
 from abaton.errors import Refused
 from abaton.governance import Action, Snapshot, note_round, take_snapshot
-from abaton.site import ConsentGate, RegisteredConsents, SiteFile, gate_of, subject_tag
+from abaton.site import (
+    ConsentGate,
+    OptOuts,
+    PermittedUse,
+    RegisteredConsents,
+    SiteFile,
+    StatedGround,
+    gate_of,
+    subject_tag,
+)
 from abaton.study import Study
 
 Moment = Callable[[float], datetime]
@@ -63,6 +72,8 @@ class Roll:
             document, allowed = gate.registry.who_may(gate.study, Action.TRAIN, when)
             self._check(document)
             return self._among(gate, asked, allowed)
+        if isinstance(gate, StatedGround | PermittedUse):
+            return self._without_opt_outs(gate, asked) if gate.in_general(when).allowed else frozenset()
         return frozenset(key for key in asked if gate(self.people[key], when, Action.TRAIN).allowed)
 
     def taken(self, keys: Sequence[str], at: float, version: int | None = None) -> tuple[frozenset[str], str]:
@@ -91,7 +102,19 @@ class Roll:
             self._seen = seen = _Seen(keys, allowed, inside)
         return seen.inside
 
-    def _tag(self, gate: RegisteredConsents, key: str) -> str:
+    def _without_opt_outs(self, gate: StatedGround | PermittedUse, keys: tuple[str, ...]) -> frozenset[str]:
+        """Everybody who is not on the opt-out list; asked again of the same, the same answer."""
+        out = gate.opt_outs.registry.who_is_out() if gate.opt_outs else frozenset()
+        seen = self._seen
+        if seen is None or seen.allowed is not out or seen.keys != keys:
+            if gate.opt_outs is None:
+                inside = frozenset(keys)
+            else:
+                inside = frozenset(key for key in keys if self._tag(gate.opt_outs, key) not in out)
+            self._seen = seen = _Seen(keys, out, inside)
+        return seen.inside
+
+    def _tag(self, gate: RegisteredConsents | OptOuts, key: str) -> str:
         found = self._tags.get(key)
         if found is None:
             found = self._tags[key] = subject_tag(gate.key, self.people[key])

@@ -12,6 +12,14 @@ from abaton.governance.cohorts import (
     take_snapshot,
 )
 from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
+from abaton.governance.elsewhere import (
+    Permit,
+    TakenOver,
+    ground_noted,
+    keep_terms,
+    note_permit,
+    set_opt_outs,
+)
 from abaton.governance.enrolling import Confirmed, take_consent
 from abaton.governance.envelope import Compression, Header
 from abaton.governance.gate import Gate, study_gate
@@ -55,6 +63,7 @@ __all__ = [
     "Kind",
     "Looked",
     "Outbox",
+    "Permit",
     "PrivateKey",
     "PublicKey",
     "PublicRing",
@@ -73,6 +82,7 @@ __all__ = [
     "Statement",
     "Step",
     "StudyCensus",
+    "TakenOver",
     "Uploads",
     "Vault",
     "Waiting",
@@ -83,13 +93,16 @@ __all__ = [
     "check",
     "due",
     "enforce",
+    "ground_noted",
     "judge",
+    "keep_terms",
     "leave",
     "look",
     "make_consent",
     "marked_rounds",
     "members_of",
     "metadata",
+    "note_permit",
     "note_round",
     "opened",
     "reidentify",
@@ -97,6 +110,7 @@ __all__ = [
     "rounds_with",
     "row_tag",
     "seal",
+    "set_opt_outs",
     "site_actions",
     "state",
     "study_gate",

@@ -50,7 +50,9 @@ class _Follower:
 
     def changed(self, connection: sql.Connection) -> set[str] | None:
         """Whom the entries since the last time are about; nothing if everybody has to be looked at."""
-        head = head_in(connection)  # before anything else is read: what changes meanwhile is looked at next time
+        head = head_in(
+            connection
+        )  # before anything else is read: what changes meanwhile is looked at next time
         before, self._head = self._head, head
         if head == before:
             return set()
@@ -146,7 +148,9 @@ class Allowed:
             out = set(connection.scalars(sql.select(table.c.subject).where(table.c.subject.in_(some))))
             found = {subject: texts for subject, *texts in _newest(connection, self.study, some)}
             for subject in some:
-                for moment in self._put(subject, *("", "") if subject in out else found.get(subject, ("", ""))):
+                for moment in self._put(
+                    subject, *("", "") if subject in out else found.get(subject, ("", ""))
+                ):
                     insort(self._edges, moment)
                 if self._when is not None:
                     self._settle(subject, self._when)

@@ -150,7 +150,9 @@ def rounds_with(database: Database, study: str, subject: str) -> list[tuple[str,
         bases = {row.snapshot: row.base for row in connection.execute(told)}
         came = sql.select(members.c.snapshot).where(members.c.subject == subject)
         went = sql.select(leavers.c.snapshot).where(leavers.c.subject == subject)
-        inside = dict.fromkeys(connection.scalars(went), False) | dict.fromkeys(connection.scalars(came), True)
+        inside = dict.fromkeys(connection.scalars(went), False) | dict.fromkeys(
+            connection.scalars(came), True
+        )
         chosen = sql.select(rounds).where(rounds.c.study == study).order_by(rounds.c.run, rounds.c.round)
         return [
             (row.run, row.round)

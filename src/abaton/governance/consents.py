@@ -2,7 +2,7 @@
 
 Invariants:
 (1) whatever is not a clear yes is a no, with a code that says why;
-(2) between two neighbouring moments of :func:`edges` the answer does not change, so that :func:`windows` tells all of it.
+(2) between two neighbouring moments of :func:`edges` no answer changes, so that :func:`windows` tells all of it.
 
 Whatever is absent, expired, unclear or malformed means no, with a code that says why. A consent to a study is pinned to
 the fingerprint of its document: a new version of the document needs a new consent.
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -216,7 +217,9 @@ def edges(consent: object) -> list[datetime]:
             provision["period"],
             *(part["period"] for part in provision.get("provision", []) if "period" in part),
         ):
-            found |= {each for each in (first_moment(period["start"]), last_moment(period.get("end"))) if each}
+            found |= {
+                each for each in (first_moment(period["start"]), last_moment(period.get("end"))) if each
+            }
         return sorted(found)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError):
         return []
@@ -232,7 +235,8 @@ def windows(consent: object, ask: Ask) -> tuple[Window, ...]:
     """
     found: list[Window] = []
     moments = edges(consent)
-    for start, end in zip(moments, [*moments[1:], None], strict=True):
+    for start, end in pairwise([*moments, None]):
+        assert start is not None  # only the last end is open
         if not judge(consent, ask, start).allows:
             continue
         if found and found[-1][1] == start:

@@ -69,11 +69,20 @@ class Registry:
         document: str,
         when: datetime,
         *,
+        ends: datetime | None,
+        keep_until: datetime | None,
         content: Json | None = None,
-        ends: datetime | None = None,
-        keep_until: datetime | None = None,
     ) -> None:
-        """Publish a study's document; a new document replaces the one before, and needs new consents."""
+        """Publish a study's document; a new document replaces the one before, and needs new consents.
+
+        Args:
+            study: The study.
+            document: The fingerprint of its document.
+            when: The time now.
+            ends: When the study ends, so that retention can close it; nothing only if it has no end.
+            keep_until: When everything of it has to be gone; nothing only if it has no end.
+            content: The document itself.
+        """
         if not is_name(study) or not is_digest(document):
             raise SettingsError("a study needs a name and its document's fingerprint", remedy="give both")
         row = {
@@ -127,7 +136,7 @@ class Registry:
 
         def work(connection: sql.Connection) -> None:
             if not judged_in(connection, Ask(subject), when).allows:
-                raise _no(Reason.NOT_OPTED_IN)
+                raise no(Reason.NOT_OPTED_IN)
             self._enrol(connection, [(ask, json.dumps(consent, sort_keys=True))], when)
 
         self._about(subject, work)
@@ -144,7 +153,7 @@ class Registry:
             when: The time now.
         """
         for subject in people:
-            _check_tag(subject)
+            check_tag(subject)
 
         def work(connection: sql.Connection) -> None:
             hold_all(connection, people)
@@ -171,36 +180,16 @@ class Registry:
         people, study, document = [ask.subject for ask, _ in said], said[0][0].study, said[0][0].document
         found = study_in(connection, study)
         if found is None or not found.is_open(when):
-            raise _no(Reason.STUDY_CLOSED)
+            raise no(Reason.STUDY_CLOSED)
         if found.document != document:
             raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
         if any_out(connection, people):
-            raise _no(Reason.OPTED_OUT)
+            raise no(Reason.OPTED_OUT)
         write_consents(connection, said, when)
         stand(connection, people, study, "on-study", when)
         detail = {"document": document}
         told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
         append_many(connection, told, when)
-
-    def set_opt_outs(self, people: Collection[str], when: datetime) -> tuple[int, int]:
-        """Take over the list of those who have opted out; how many came onto it, and how many left it."""
-        for subject in people:
-            _check_tag(subject)
-
-        def work(connection: sql.Connection) -> tuple[int, int]:
-            table, wanted = schema.opt_outs, set(people)
-            before = set(connection.scalars(sql.select(table.c.subject)))
-            new, gone = sorted(wanted - before), sorted(before - wanted)
-            hold_all(connection, [*new, *gone])
-            if new:
-                connection.execute(table.insert(), [{"subject": s, "since": stamp(when)} for s in new])
-            for some in in_chunks(gone):
-                connection.execute(table.delete().where(table.c.subject.in_(some)))
-            told = [("opt-out-listed", s) for s in new] + [("opt-out-lifted", s) for s in gone]
-            append_many(connection, (Entry(action, about=subject) for action, subject in told), when)
-            return len(new), len(gone)
-
-        return self.database.write(work, lock="opt-outs")
 
     def retrieve(self, ask: Ask, when: datetime) -> Reason:
         """Ask whether something may be done, and write down that it was asked; the answer is the consent's."""
@@ -330,14 +319,16 @@ class Registry:
         self._about(ask.subject, work)
 
     def _about(self, subject: str, work: Callable[[sql.Connection], T]) -> T:
-        _check_tag(subject)
+        check_tag(subject)
         return self.database.write(work, lock=subject_lock(subject))
 
 
-def _check_tag(subject: str) -> None:
+def check_tag(subject: str) -> None:
+    """Refuse a person's name where a tag is expected."""
     if not is_tag(subject):
         raise SettingsError("a person is named by a tag here", remedy="make one with governance.tags.tag")
 
 
-def _no(reason: Reason) -> Denied:
+def no(reason: Reason) -> Denied:
+    """The refusal for a reason."""
     return Denied(Code.NO_CONSENT, f"there is no consent in force: {reason.value}", reason=reason.value)

@@ -78,6 +78,24 @@ opt_outs = Table(  # who has opted out of every use for research; wins over any 
     Column("since", Text, nullable=False),
 )
 
+form_consents = Table(  # whose newest consent was read from a form that is kept elsewhere
+    "form_consents",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+)
+
+grounds = (
+    Table(  # permits and stated grounds on which a study's document is worked on without single consents
+        "grounds",
+        metadata,
+        Column("study", Text, primary_key=True),
+        Column("document", Text, primary_key=True),
+        Column("ground", Text, primary_key=True),
+        Column("noted", Text, nullable=False),
+    )
+)
+
 snapshots = Table(
     "snapshots",
     metadata,

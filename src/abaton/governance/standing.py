@@ -41,7 +41,7 @@ class Published:
 def subject_lock(subject: str) -> str:
     """The lock that every change about a person holds, so that a withdrawal and an upload cannot pass each other.
 
-    A thousand people share one of 1,024 locks, so that whoever changes a hundred thousand people at once holds them all.
+    There are 1,024 of them, each shared by many people, so that whoever changes very many at once can hold them all.
     """
     return f"subject/{subject[:2]}"
 
@@ -173,7 +173,9 @@ def state_in(connection: sql.Connection, subject: str, study: str) -> str:
 def stand(connection: sql.Connection, people: Sequence[str], study: str, state: str, when: datetime) -> None:
     """Write down where some people stand in a study from now on."""
     table, at = schema.subjects, stamp(when)
-    text = json.dumps(research_subject(_NOBODY, study, state, at, at if state == "withdrawn" else ""), sort_keys=True)
+    text = json.dumps(
+        research_subject(_NOBODY, study, state, at, at if state == "withdrawn" else ""), sort_keys=True
+    )
     row = {"study": study, "state": state, "changed": at}
     rows = [{**row, "subject": subject, "resource": about(text, subject)} for subject in people]
     for some in in_chunks(people):

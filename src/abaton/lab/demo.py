@@ -19,7 +19,7 @@ from abaton.control import Arrived, Event, State
 from abaton.engines import Profile
 from abaton.governance import Registry, members_of, metadata, rounds_with
 from abaton.lab.hospitals import HOSPITALS, write
-from abaton.site import subject_tag
+from abaton.site import publish, subject_tag
 from abaton.store import Database
 from abaton.study import Study, load_study, write_toml
 
@@ -130,7 +130,7 @@ def _ask_everybody(place: Path, study: Study, rng: np.random.Generator) -> None:
     """Publish the study at a hospital and let everybody answer: most say yes, some no, some yeses have run out."""
     registry = Registry(Database(place / "consents.db", metadata, durable=False))
     key, before = (place / "tags.key").read_bytes(), NOW - timedelta(days=60)
-    registry.publish(study.study.id, study.hash, before)
+    publish(registry, study, before)
     said: dict[str, datetime | None] = {}
     for line in (place / "Patient.ndjson").read_text(encoding="utf-8").splitlines():
         person = subject_tag(key, json.loads(line)["id"])

@@ -1,10 +1,20 @@
 """The site: where a hospital's records are, what it asks beyond the study, and its part of the pipeline."""
 
+from abaton.site.agreements import Agreements, read_agreements
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.centre import CentreAway, CentreClient
 from abaton.site.checking import Check, check_site, checked
-from abaton.site.consent import ConsentGate, Permission, RegisteredConsents, StatedGround, subject_tag
+from abaton.site.consent import (
+    ConsentGate,
+    OptOuts,
+    Permission,
+    PermittedUse,
+    RegisteredConsents,
+    StatedGround,
+    publish,
+    subject_tag,
+)
 from abaton.site.dealings import Dealings, deal
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
@@ -21,6 +31,7 @@ from abaton.site.starting import starter
 from abaton.site.web import Web
 
 __all__ = [
+    "Agreements",
     "BulkSource",
     "CentreAway",
     "CentreClient",
@@ -32,7 +43,9 @@ __all__ = [
     "Funnel",
     "KeptSubject",
     "Limits",
+    "OptOuts",
     "Permission",
+    "PermittedUse",
     "Query",
     "RecordsPart",
     "RegisteredConsents",
@@ -59,7 +72,9 @@ __all__ = [
     "load_site",
     "masked",
     "open_site",
+    "publish",
     "queries",
+    "read_agreements",
     "site_from_toml",
     "smallest_count",
     "starter",

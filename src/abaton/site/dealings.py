@@ -19,7 +19,6 @@ from abaton.governance import (
     Ring,
     Statement,
     Vault,
-    metadata,
     row_tag,
     site_actions,
     verifier,
@@ -27,14 +26,12 @@ from abaton.governance import (
 from abaton.governance import Site as Leaving
 from abaton.governance.keyfiles import read_public
 from abaton.records.exporting import pseudonyms_for
-from abaton.records.pseudonyms import check_key
 from abaton.site.centre import CentreAway, CentreClient
-from abaton.site.consent import subject_tag
-from abaton.site.opening import open_site, private_bytes, study_key
+from abaton.site.consent import publish, subject_tag
+from abaton.site.opening import open_registry, open_site, study_key, tags_key
 from abaton.site.patience import Patience
 from abaton.site.reading import SiteFile
 from abaton.site.sending import Sender, Sending, Step
-from abaton.store import Database
 from abaton.study import Shares, Study
 
 
@@ -69,7 +66,7 @@ class Dealings:
     def enrol(self, study: Study, patients: Iterable[str], until: datetime | None = None) -> None:
         """Note that people wish to be told of studies and say yes to this one: all of them, or none."""
         when, people = self.now(), {self.tag_of(patient): until for patient in patients}
-        self.registry.publish(study.study.id, study.hash, when)
+        publish(self.registry, study, when)
         self.registry.enrol_many(people, study.study.id, study.hash, when)
 
     def send(self, study: Study, step: Step = lambda words: None, *, collect: bool = True) -> Sending:
@@ -126,8 +123,8 @@ def deal(file: SiteFile, ring: Ring, now: Callable[[], datetime]) -> Iterator[De
         now: The time.
     """
     document = file.document
-    centre, registry, tags = document.centre, document.consent.registry, document.keys.tags
-    if centre is None or registry is None or tags is None:
+    centre = document.centre
+    if centre is None or not document.consent.by_person:
         raise SettingsError(
             "the site names no centre, or keeps no registry of consents",
             where=file.name,
@@ -143,13 +140,13 @@ def deal(file: SiteFile, ring: Ring, now: Callable[[], datetime]) -> Iterator[De
     )
     with contextlib.ExitStack() as stack:
         stack.callback(client.close)
-        database = stack.enter_context(Database(_database(file, registry), metadata))
+        registry = open_registry(file)
+        stack.callback(registry.database.close)
         vault = _vault(file)
         if vault is not None:
             stack.callback(vault.close)
-        outbox = Outbox(file.path(centre.outbox), database)
-        key = check_key(private_bytes(file.path(tags)))
-        yield Dealings(file, Registry(database), outbox, vault, ring.signing, client, key, now)
+        outbox = Outbox(file.path(centre.outbox), registry.database)
+        yield Dealings(file, registry, outbox, vault, ring.signing, client, tags_key(file), now)
 
 
 def _vault(file: SiteFile) -> Vault | None:

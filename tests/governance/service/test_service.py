@@ -36,7 +36,7 @@ def enrol(client, who=BOB, when=NOW, document=DOCUMENT, **more):
 
 def test_studies_are_published(client, inbox, address):
     content = {"format": "abaton-study/1", "question": "why?"}
-    inbox.registry.publish("other", digest(content), NOW, content=content)
+    inbox.registry.publish("other", digest(content), NOW, ends=None, keep_until=None, content=content)
     listed = {study["study"]: study for study in client.studies()}
     assert set(listed) == {STUDY, "other"}
     assert listed[STUDY]["document"] == DOCUMENT
