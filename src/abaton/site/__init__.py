@@ -15,7 +15,7 @@ from abaton.site.consent import (
     publish,
     subject_tag,
 )
-from abaton.site.dealings import Dealings, deal
+from abaton.site.dealings import Dealings, deal, site_holdings
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.masking import masked
@@ -76,6 +76,7 @@ __all__ = [
     "queries",
     "read_agreements",
     "site_from_toml",
+    "site_holdings",
     "smallest_count",
     "starter",
     "subject_tag",

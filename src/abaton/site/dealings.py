@@ -13,6 +13,7 @@ from abaton.errors import Refused, SettingsError
 from abaton.governance import (
     Cascade,
     Case,
+    Holdings,
     Outbox,
     PrivateKey,
     Registry,
@@ -147,6 +148,19 @@ def deal(file: SiteFile, ring: Ring, now: Callable[[], datetime]) -> Iterator[De
             stack.callback(vault.close)
         outbox = Outbox(file.path(centre.outbox), registry.database)
         yield Dealings(file, registry, outbox, vault, ring.signing, client, tags_key(file), now)
+
+
+@contextlib.contextmanager
+def site_holdings(file: SiteFile) -> Iterator[Holdings]:
+    """What a site keeps of its studies, for :func:`abaton.governance.enforce`: registry, outbox and mapping table."""
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(open_registry(file).database)
+        vault = _vault(file)
+        if vault is not None:
+            stack.callback(vault.close)
+        centre = file.document.centre
+        outbox = None if centre is None else Outbox(file.path(centre.outbox), database)
+        yield Holdings(database, outbox=outbox, vault=vault)
 
 
 def _vault(file: SiteFile) -> Vault | None:
