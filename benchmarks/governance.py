@@ -41,8 +41,8 @@ from abaton.governance import (
     verifier,
     verify,
 )
-from abaton.governance.keyfiles import lock, write_ring
-from abaton.governance.receipts import read_receipt
+from abaton.governance.keys import lock, write_ring
+from abaton.governance.statements import read_receipt
 from abaton.governance.tags import tag
 from abaton.governance.times import stamp
 from abaton.records.pseudonyms import MappingRow
@@ -195,7 +195,7 @@ _SERVER = """
 import sys
 from pathlib import Path
 from abaton.governance import Inbox, metadata
-from abaton.governance.keyfiles import read_ring
+from abaton.governance.keys import read_ring
 from abaton.governance.service import Centre, Limits, Listen, serve
 from abaton.site import CentreClient
 from abaton.store import Database

@@ -10,7 +10,7 @@ import pytest
 
 from abaton.cli import main
 from abaton.governance import Audit, Entry, Registry, Vault, metadata
-from abaton.governance.keyfiles import read_public
+from abaton.governance.keys import read_public
 from abaton.governance.tags import tag
 from abaton.governance.withdrawal import Cascade, Step, Waiting
 from abaton.records.pseudonyms import MappingRow

@@ -28,8 +28,8 @@ from abaton.governance import (
     verifier,
     verify,
 )
-from abaton.governance.receipts import read_deleted, write_order
-from abaton.governance.seal import seal
+from abaton.governance.sealing import seal
+from abaton.governance.statements import read_deleted, write_order
 from abaton.store import Database
 
 CONTENT = b'{"resourceType":"Patient","id":"PSEUDONYM"}\n'

@@ -164,7 +164,7 @@ def test_what_waits_is_on_a_list_with_since_when(world):
 
 
 def test_a_receipt_that_is_not_genuine_stops_the_cascade_visibly(world):
-    from abaton.governance.receipts import Order, write_deleted
+    from abaton.governance.statements import Order, write_deleted
 
     order = Order(STUDY, ANN, WHEN)
     forged = [

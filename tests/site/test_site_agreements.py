@@ -41,7 +41,9 @@ def permit(**changed: object) -> str:
         "number": "HDAB-2026-17", "authority": "Health Data Access Body", "start": "2026-01-01",
         "end": "2028-12-31", "purposes": [study().study.purpose.value], "document": study().hash, **changed,
     }  # fmt: skip
-    rows = [f"{key} = {value if key in ('start', 'end') else json.dumps(value)}" for key, value in values.items()]
+    rows = [
+        f"{key} = {value if key in ('start', 'end') else json.dumps(value)}" for key, value in values.items()
+    ]
     return "\n".join(["[consent.permit]", *rows])
 
 
@@ -99,7 +101,9 @@ def test_forms_of_elsewhere_let_those_in_who_signed(house, site):
 
 
 def roll(file, when: datetime = NOW) -> Roll:
-    return Roll(file, study(), "run", {f"Patient/{n}": f"p{n}" for n in range(4)}, lambda at: when + timedelta(0, at))
+    return Roll(
+        file, study(), "run", {f"Patient/{n}": f"p{n}" for n in range(4)}, lambda at: when + timedelta(0, at)
+    )
 
 
 def test_a_permit_holds_for_everybody_but_those_who_opted_out(house, site):

@@ -22,7 +22,9 @@ def retention(
     *,
     url: str | None = DATABASE,
     site: Path | None = typer.Option(
-        None, "--site", help="A site's document, which names all that the site keeps; then nothing else is named."
+        None,
+        "--site",
+        help="A site's document, which names all that the site keeps; then nothing else is named.",
     ),
     inbox: Path | None = typer.Option(None, "--inbox", help="The folder of received envelopes."),
     outbox: Path | None = typer.Option(
@@ -36,7 +38,9 @@ def retention(
         None, "--controller", help="The data controller's public key file."
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only tell what would go."),
-    at: datetime | None = typer.Option(None, "--at", help="Tell what would go on a later day (with --dry-run)."),
+    at: datetime | None = typer.Option(
+        None, "--at", help="Tell what would go on a later day (with --dry-run)."
+    ),
     json: bool = JSON,
 ) -> None:
     """Close studies that have ended and delete everything of those whose time of keeping is over.
@@ -71,7 +75,7 @@ def _holdings(
     import secrets
 
     from abaton.governance import Holdings, Outbox, Vault
-    from abaton.governance.keyfiles import read_public
+    from abaton.governance.keys import read_public
     from abaton.site import load_site, site_holdings
 
     if site is not None:

@@ -5,6 +5,8 @@ Every entry's hash covers the entry before it. Invariants:
 (2) an entry is written in the same transaction as what it tells of, or before it;
 (3) an entry holds codes, numbers, fingerprints and tags, and nothing that could name a person;
 (4) whoever keeps a signed checkpoint notices if anything before it is changed, moved or gone.
+
+Audit entries as FHIR AuditEvent resources, for those who collect them with other systems' trails.
 """
 
 from __future__ import annotations
@@ -225,3 +227,59 @@ def _faults_of(sequence: int, body: str, stored: str, before: str | None) -> Ite
         yield Fault(sequence, "the entry was moved")
     elif before is not None and (not is_digest(stored) or chain_hash(before, body.encode()) != stored):
         yield Fault(sequence, "the entry was changed")
+
+
+_TYPE = "http://terminology.hl7.org/CodeSystem/audit-event-type"
+_ENTITY = "http://terminology.hl7.org/CodeSystem/audit-entity-type"
+_ROLE = "http://terminology.hl7.org/CodeSystem/object-role"
+_OURS = "urn:abaton:audit"
+_CREATES = ("enrolled", "opted-in", "published", "received", "queued", "added", "started")
+_DELETES = ("deleted", "destroyed", "withdrawn", "expired", "opted-out", "left")
+
+
+def audit_event(entry: Mapping[str, Any], observer: str) -> dict[str, Any]:
+    """One entry of the chain as an AuditEvent (R4).
+
+    Args:
+        entry: The entry as it was written.
+        observer: The name of the service whose chain it is.
+    """
+    action, done = str(entry["action"]), entry["outcome"] == "done"
+    entities = [_entity(1, 1, entry["about"], "subject")] if entry["about"] else []
+    if entry["study"]:
+        entities.append(_entity(2, 24, entry["study"], "study"))
+    details = [{"type": key, "valueString": str(value)} for key, value in sorted(entry["detail"].items())]
+    if details:
+        entities.append({"what": _identified("entry", str(entry["sequence"])), "detail": details})
+    event = {
+        "resourceType": "AuditEvent",
+        "id": f"audit-{entry['sequence']}",
+        "type": {"system": _TYPE, "code": "rest", "display": "RESTful Operation"},
+        "subtype": [{"system": _OURS, "code": action}],
+        "action": _code(action),
+        "recorded": entry["at"],
+        "outcome": "0" if done else "4",
+        "agent": [{"who": _identified("actor", entry["actor"] or "service"), "requestor": True}],
+        "source": {"observer": {"display": observer}},
+    }
+    if not done:
+        event["outcomeDesc"] = entry["outcome"]
+    return {**event, "entity": entities} if entities else event
+
+
+def _code(action: str) -> str:
+    if action.endswith(_CREATES):
+        return "C"
+    return "D" if action.endswith(_DELETES) else "E"
+
+
+def _entity(kind: int, role: int, value: str, name: str) -> dict[str, Any]:
+    return {
+        "what": _identified(name, value),
+        "type": {"system": _ENTITY, "code": str(kind)},
+        "role": {"system": _ROLE, "code": str(role)},
+    }
+
+
+def _identified(name: str, value: str) -> dict[str, Any]:
+    return {"identifier": {"system": f"{_OURS}:{name}", "value": value}}

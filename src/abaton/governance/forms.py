@@ -1,9 +1,9 @@
 """Consents as hospitals and registries write them, read by a mapping from their codes to our actions.
 
 A person may have signed several forms, each told by one Consent resource or by many. All that they say about an
-action is put together: of what holds at a moment the newest statement decides, and a no wins over a yes of the same time. What a
-mapping does not name allows nothing; what limits a yes in a way that cannot be kept here makes it no yes; what
-limits a no is only believed where it is clear that the no is about something else.
+action is put together: of what holds at a moment the newest statement decides, and a no wins over a yes of the same
+time. What a mapping does not name allows nothing; what limits a yes in a way that cannot be kept here makes it no yes;
+what limits a no is only believed where it is clear that the no is about something else.
 
 Invariants:
 (1) a Consent of no form that the mapping names says nothing; a missing, other or unreadable part never allows more;

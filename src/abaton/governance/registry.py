@@ -8,7 +8,6 @@ what was said before stays as an older version until the study's retention remov
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -191,22 +190,6 @@ class Registry:
         told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
         append_many(connection, told, when)
 
-    def retrieve(self, ask: Ask, when: datetime) -> Reason:
-        """Ask whether something may be done, and write down that it was asked; the answer is the consent's."""
-
-        def work(connection: sql.Connection) -> Reason:
-            reason = reason_in(connection, ask, when)
-            outcome = "done" if reason.allows else reason.value
-            append_in(
-                connection,
-                Entry("data-retrieved", outcome, about=ask.subject, study=ask.study,
-                      detail={"step": ask.action.value}),
-                when,
-            )  # fmt: skip
-            return reason
-
-        return self._about(ask.subject, work)
-
     def withdraw(self, subject: str, study: str, when: datetime) -> None:
         """A person takes the yes to a study back; from this moment nothing more is done. Doing it twice is once."""
         self._about(subject, lambda connection: withdraw_in(connection, subject, study, when))
@@ -229,12 +212,6 @@ class Registry:
         for study in studies:
             self.withdraw(subject, study, when)
         return studies
-
-    def monitor(self, study: str, when: datetime) -> dict[str, int]:
-        """How many people stand where in a study, by the reason of today: numbers only."""
-        asks = [Ask(s, study, self._document(study), Action.COLLECT) for s in self.subjects(study)]
-        counted = Counter(self.reason(ask, when).value for ask in asks)
-        return dict(sorted(counted.items()))
 
     # questions
 
@@ -294,22 +271,11 @@ class Registry:
         """The newest consent of a person."""
         return self.database.read(lambda connection: newest_in(connection, subject, study))
 
-    def research_subject(self, subject: str, study: str) -> Json | None:
-        """Where a person stands in a study, as a ResearchSubject resource."""
-        table = schema.subjects
-        chosen = sql.select(table.c.resource).where(table.c.subject == subject, table.c.study == study)
-        found = self.database.read(lambda connection: connection.scalar(chosen))
-        return None if found is None else dict(json.loads(found))
-
     def receive(self, consent: Any, ask: Ask, when: datetime) -> None:
         """Keep a Consent resource that came from elsewhere; it counts for what it says, and no more."""
         if judge(consent, ask, when) is Reason.MALFORMED or not isinstance(consent, dict):
             raise Denied(Code.MALFORMED, "this is not a Consent that can be understood", where="consent")
         self._say(ask, consent, "consent-received", when)
-
-    def _document(self, study: str) -> str:
-        found = self.study(study)
-        return found.document if found else ""
 
     def _say(self, ask: Ask, consent: Json, action: str, when: datetime) -> None:
         def work(connection: sql.Connection) -> None:

@@ -2,9 +2,9 @@
 
 A study that has ended is closed: nothing more is collected or used for it. A study whose time of keeping is over loses
 everything, at the site and at the centre: envelopes, rows of the vault with their keys, consents, cohorts, finished
-withdrawals and receipts about people. What stays is the study's document, the ledger of used numbers and the audit chain,
-which hold tags at most; withdrawals that are still under way are brought to their end first. Uploads that nobody completed and keys that belong to no row are swept up. Doing it again finds
-nothing left to do.
+withdrawals and receipts about people. What stays is the study's document, the ledger of used numbers and the audit
+chain, which hold tags at most; withdrawals that are still under way go on to their end. Uploads that nobody completed
+and keys that belong to no row are swept up. Doing it again finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.outbox import Outbox
 from abaton.governance.registry import Registry
-from abaton.governance.signing import forget_nonces
+from abaton.governance.senders import forget_nonces
 from abaton.governance.standing import Published
 from abaton.governance.times import moment, stamp
 from abaton.governance.vault import Vault

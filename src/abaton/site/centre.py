@@ -22,7 +22,7 @@ import httpx
 from abaton.canonical import digest as fingerprint
 from abaton.errors import AbatonError, SettingsError
 from abaton.governance import Code, Denied, PrivateKey, PublicRing, Statement
-from abaton.governance.signing import Asked, authorisation
+from abaton.governance.senders import Asked, authorisation
 from abaton.site.patience import Clock, Patience, asked_pause, pause_before
 
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
@@ -102,11 +102,6 @@ class CentreClient:
     def delete(self, order: Statement) -> Statement:
         """Bring a signed deletion order; the centre's receipt."""
         return self._ask("POST", "/v1/withdrawals", _written(order), _JSON)
-
-    def leave(self, notice: Statement) -> tuple[Statement, list[Statement]]:
-        """Bring a signed exit notice; the centre's confirmation and its deletion receipts."""
-        answer = self._ask("POST", "/v1/exits", _written(notice), _JSON)
-        return _member(answer, "confirmation", dict), _member(answer, "receipts", list)
 
     def upload(
         self, path: Path, digest: str, size: int, step: Callable[[int], None] = lambda sent: None

@@ -25,7 +25,7 @@ from abaton.governance import (
     verifier,
 )
 from abaton.governance import Site as Leaving
-from abaton.governance.keyfiles import read_public
+from abaton.governance.keys import read_public
 from abaton.records.exporting import pseudonyms_for
 from abaton.site.centre import CentreAway, CentreClient
 from abaton.site.consent import publish, subject_tag

@@ -11,7 +11,7 @@ from tests.governance.conftest import NOW
 from tests.governance.service.conftest import refusals, served
 
 from abaton.governance import Audit, verify
-from abaton.governance.signing import Asked, authorisation
+from abaton.governance.senders import Asked, authorisation
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is missing: install abaton[dev]")
 pytestmark = [pytest.mark.network, pytest.mark.slow]

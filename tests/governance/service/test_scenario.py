@@ -240,7 +240,9 @@ def test_years_later_everything_of_the_study_is_gone(place):
         when = moment + timedelta(days=1)
         with site_holdings(file) as near, Database(place.centre_url, metadata) as far:
             centre = Holdings(far, folder=place.research / "inbox")
-            told[name] = {(i, due.what): due.count for i, h in enumerate((near, centre)) for due in enforce(h, when)}
+            told[name] = {
+                (i, due.what): due.count for i, h in enumerate((near, centre)) for due in enforce(h, when)
+            }
             for database in (near.database, far):
                 assert Registry(database).study(study.study.id).closed
                 assert verify(Audit(database).rows()) == []

@@ -134,12 +134,15 @@ def _consents(connection: sql.Connection, found: Published, when: datetime) -> C
             )
         )
     )
+    out = set(connection.scalars(sql.select(schema.opt_outs.c.subject)))
     counted: Counter[Reason] = Counter()
     for (subject, study), resource in newest.items():
         if not study:
             continue
         reason = judge(_read(resource), Ask(subject, study, found.document, Action.COLLECT), when)
-        if subject in left:
+        if subject in out:
+            reason = Reason.OPTED_OUT
+        elif subject in left:
             reason = Reason.WITHDRAWN
         elif reason.allows and not judge(_read(newest.get((subject, ""), "")), Ask(subject), when).allows:
             reason = Reason.NOT_OPTED_IN
