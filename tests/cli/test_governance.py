@@ -22,10 +22,10 @@ ANN = tag(bytes(range(32)), "subject", "ann")
 
 @pytest.fixture(autouse=True)
 def _quick_scrypt(monkeypatch, tmp_path):
-    from abaton.governance import keyfiles
+    from abaton.governance import keys
 
-    stretch = keyfiles._stretch
-    monkeypatch.setattr(keyfiles, "_stretch", lambda phrase, salt, n: stretch(phrase, salt, 16))
+    stretch = keys._stretch
+    monkeypatch.setattr(keys, "_stretch", lambda phrase, salt, n: stretch(phrase, salt, 16))
     monkeypatch.setenv("PHRASE", "a long enough sentence")
     monkeypatch.setenv("ABATON_GOVERNANCE", str(tmp_path / "governance.db"))
     monkeypatch.chdir(tmp_path)
