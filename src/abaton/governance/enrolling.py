@@ -1,16 +1,14 @@
-"""Consents that a site brings to the centre, and people who leave for good.
+"""Consents that a site brings to the centre, who speaks for a person there, and what the centre has confirmed.
 
 A consent is kept only if it is a plain yes, in force now, to the current document of an open study (or to being told
 of studies), by a person whom this sender speaks for. Plain means: codes, dates, addresses and the person's tag, and no
 free text, so that nobody's name can come in with it. The same consent again gets the same receipt; one that is older
 than the person's last no is refused.
 
-Who speaks for a person at the centre: the sender who brought the first consent, and nobody else.
-
-A site knows its people by tags that only it can make, but tags can be read on the outside of envelopes. Without this
+The sender who brought the first consent speaks for a person at the centre, and nobody else. A site knows its people by tags that only it can make, but tags can be read on the outside of envelopes. Without this
 list a second site could withdraw, or send in the name of, somebody it has merely seen.
 
-At a site: which consents the centre has confirmed, each with the receipt that it signed.
+A site keeps which consents the centre has confirmed, each with the receipt that it signed.
 """
 
 from __future__ import annotations

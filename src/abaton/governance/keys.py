@@ -4,10 +4,7 @@ A ring belongs to somebody (a site, a research centre, a data controller). Its n
 keys stay, only to open what was sealed to them. Every change is told in a statement signed by the key before and the
 key after, so that whoever trusted the first key can follow to the newest.
 
-Rings of keys: those in use, the older ones, and the signed story of how one followed the other.
-
-Key files: public keys for everybody, private keys encrypted with a passphrase and readable by their owner alone.
-
+Public keys are in a file for everybody; private keys are encrypted with a passphrase and readable by their owner alone.
 A private key file is JSON: ``format``, ``public`` (the ring), ``scrypt`` (salt and cost), ``nonce`` and
 ``sealed``: AES-256-GCM, under the key that scrypt makes of the passphrase, of the secrets; the public part and the
 cost are authenticated with it, so nothing in the file can be exchanged.
