@@ -118,6 +118,10 @@ def test_a_permit_holds_for_everybody_but_those_who_opted_out(house, site):
     words = next(remark for remark in checked.remarks if "HDAB-2026-17" in remark)
     assert study().hash in words
     assert "opt-out list" in words
+    entries = list(Audit(Database(house / "governance.db", metadata)).entries())
+    (read,) = [entry for entry in entries if entry["action"] == "opt-outs-read"]
+    assert read["detail"]["document"] == study().hash
+    assert read["detail"]["ground"] in words
     keys, members = [f"Patient/{n}" for n in range(4)], roll(file)
     assert members.inside(keys, 0.0) == {"Patient/0", "Patient/2", "Patient/3"}
     (house / "out.txt").write_text("p1\np2\n")

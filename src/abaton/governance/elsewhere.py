@@ -115,9 +115,6 @@ def set_opt_outs(registry: Registry, people: Collection[str], when: datetime) ->
             connection.execute(table.delete().where(table.c.subject.in_(some)))
         told = [("opt-out-listed", s) for s in new] + [("opt-out-lifted", s) for s in gone]
         append_many(connection, (Entry(action, about=subject) for action, subject in told), when)
-        listed: dict[str, str | int] = {"list": digest(sorted(wanted)), "people": len(wanted)}
-        if told:
-            append_in(connection, Entry("opt-outs-read", detail=listed), when)
         return len(new), len(gone)
 
     return registry.database.write(work, lock="opt-outs")

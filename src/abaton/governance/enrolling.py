@@ -5,8 +5,9 @@ of studies), by a person whom this sender speaks for. Plain means: codes, dates,
 free text, so that nobody's name can come in with it. The same consent again gets the same receipt; one that is older
 than the person's last no is refused.
 
-The sender who brought the first consent speaks for a person at the centre, and nobody else. A site knows its people by tags that only it can make, but tags can be read on the outside of envelopes. Without this
-list a second site could withdraw, or send in the name of, somebody it has merely seen.
+The sender who brought the first consent speaks for a person at the centre, and nobody else. A site knows its people by
+tags that only it can make, but tags can be read on the outside of envelopes. Without this list a second site could
+withdraw, or send in the name of, somebody it has merely seen.
 
 A site keeps which consents the centre has confirmed, each with the receipt that it signed.
 """

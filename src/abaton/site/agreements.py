@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import urljoin
 
 from abaton.errors import Refused, SettingsError
-from abaton.governance import Registry, TakenOver, keep_terms, set_opt_outs
+from abaton.governance import Registry, TakenOver, ground_noted, keep_terms, set_opt_outs
 from abaton.governance.forms import Reading, read, said_no, together
 from abaton.site.answers import FHIR_JSON, document
-from abaton.site.consent import publish, subject_tag
+from abaton.site.consent import list_digest, publish, subject_tag
 from abaton.site.document import OptOutsPart
 from abaton.site.opening import open_registry, tags_key
 from abaton.site.reading import SiteFile
@@ -80,6 +80,8 @@ def read_agreements(file: SiteFile, study: Study, when: datetime) -> Agreements:
             done.listed = len(listed)
             tags = {subject_tag(key, patient) for patient in listed}
             done.new_opt_outs, done.lifted = set_opt_outs(registry, tags, when)
+            read = list_digest(tags)  # which list it was, bound to the study's document
+            ground_noted(registry, study.study.id, study.hash, "opt-outs-read", read, when)
         if consent.forms:
             _read_forms(file, study, registry, key, when, done)
     return done

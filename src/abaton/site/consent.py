@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from abaton.canonical import digest
 from abaton.governance import Action, Ask, Permit, Reason, Registry, tag
 from abaton.study import Study
 from abaton.study.document import FORMAT
@@ -159,7 +160,14 @@ _PERMIT_WORDS = {
 
 
 def _but(opt_outs: OptOuts | None) -> str:
-    return "; whoever is on the opt-out list is left out" if opt_outs else ""
+    if opt_outs is None:
+        return ""
+    return f"; whoever is on the opt-out list {list_digest(opt_outs.registry.who_is_out())} is left out"
+
+
+def list_digest(tags: Collection[str]) -> str:
+    """The fingerprint of a list of people, by which the audit chain and the report know it."""
+    return digest(sorted(tags))
 
 
 @dataclass(frozen=True, slots=True)
