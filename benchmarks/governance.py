@@ -1,4 +1,4 @@
-"""Governance measured: 100,000 rows of the mapping table, sealing, the audit chain, and the intake under load.
+"""Governance measured: the consents of 100,000 people, as many rows of the mapping table, sealing, audit, the intake.
 
 The vault's rows are sealed one by one to the data controller's key, so the limit is what HPKE itself needs; both are
 measured in one run. The intake is a process of its own on loopback, asked by a few senders at once, each envelope with
@@ -15,12 +15,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from abaton.bench import Measure, at_least, at_most, best_seconds
 from abaton.governance import (
+    Action,
     Ask,
     Audit,
     Entry,
@@ -36,11 +37,12 @@ from abaton.governance import (
     metadata,
     opened,
     seal,
+    take_snapshot,
     verifier,
     verify,
 )
-from abaton.governance.keyfiles import lock, write_ring
-from abaton.governance.receipts import read_receipt
+from abaton.governance.keys import lock, write_ring
+from abaton.governance.statements import read_receipt
 from abaton.governance.tags import tag
 from abaton.governance.times import stamp
 from abaton.records.deid.pseudonyms import MappingRow
@@ -48,6 +50,7 @@ from abaton.site import CentreClient
 from abaton.store import Database
 
 ROWS, BATCH, LOOKUPS = 100_000, 1_000, 2_000
+PEOPLE = 100_000
 SENDERS, ENVELOPES, PART = 4, 25, 1 << 16
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = bytes(range(32))
@@ -57,7 +60,8 @@ def run() -> list[Measure]:
     """All measurements."""
     with tempfile.TemporaryDirectory() as folder:
         ring = Ring.new("controller", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
-        return [*_vault(Path(folder), ring), *_seal(ring), *_audit(Path(folder)), *_intake(Path(folder))]
+        place = Path(folder)
+        return [*_consents(place), *_vault(place, ring), *_seal(ring), *_audit(place), *_intake(place)]
 
 
 def _cpu(call: Callable[[], object]) -> float:
@@ -68,6 +72,50 @@ def _cpu(call: Callable[[], object]) -> float:
         call()
         best = min(best, time.process_time() - start)
     return best
+
+
+def _consents(folder: Path) -> list[Measure]:
+    """A registry of 100,000 people: enrolling them, asking who may be used now, and taking the cohort of a round."""
+    with Database(folder / "consents.db", metadata) as database:
+        registry = Registry(database)
+        registry.publish("bench", "ab" * 32, NOW, ends=None, keep_until=None)
+        people = {tag(KEY, "subject", str(i)): NOW + timedelta(days=30 + i % 300) for i in range(PEOPLE)}
+        start = time.perf_counter()
+        registry.enrol_many(people, "bench", "ab" * 32, NOW)
+        enrolled = time.perf_counter() - start
+        start = time.perf_counter()
+        _, everybody = registry.who_may("bench", Action.TRAIN, NOW)
+        first = time.perf_counter() - start
+        assert len(everybody) == PEOPLE
+        again = best_seconds(lambda: registry.who_may("bench", Action.TRAIN, NOW), repeats=20)
+        among, leaving = tuple(sorted(people)), iter(people)
+        taken = take_snapshot(registry, "bench", Action.TRAIN, NOW, among)
+        round_ = best_seconds(lambda: take_snapshot(registry, "bench", Action.TRAIN, NOW, among, taken))
+        asked, cohorts = [], []
+        for left in range(1, 8):
+            registry.withdraw(next(leaving), "bench", NOW)
+            start = time.perf_counter()
+            _, inside = registry.who_may("bench", Action.TRAIN, NOW)
+            asked.append(time.perf_counter() - start)
+            assert len(inside) == PEOPLE - left
+            start = time.perf_counter()
+            taken = take_snapshot(registry, "bench", Action.TRAIN, NOW, among, taken)
+            cohorts.append(time.perf_counter() - start)
+        later = NOW + timedelta(days=31)
+        start = time.perf_counter()
+        registry.who_may("bench", Action.TRAIN, later)
+        expired = time.perf_counter() - start
+    return [
+        at_least(
+            "consents: 100,000 people enrolled in one transaction", PEOPLE / enrolled, 5_000, "people/s"
+        ),
+        Measure("consents: first question, everybody judged", first * 1e3, "ms"),
+        at_most("consents: who of 100,000 may be used, nothing changed", again * 1e3, 1, "ms"),
+        at_most("consents: who of 100,000 may be used, after a withdrawal", min(asked) * 1e3, 20, "ms"),
+        Measure("consents: who of 100,000 may be used, a day's consents ended", expired * 1e3, "ms"),
+        Measure("consents: cohort of a round of 100,000, nothing changed", round_ * 1e3, "ms"),
+        Measure("consents: cohort of a round of 100,000, after a withdrawal", min(cohorts) * 1e3, "ms"),
+    ]
 
 
 def _rows(start: int, count: int) -> list[MappingRow]:
@@ -147,7 +195,7 @@ _SERVER = """
 import sys
 from pathlib import Path
 from abaton.governance import Inbox, metadata
-from abaton.governance.keyfiles import read_ring
+from abaton.governance.keys import read_ring
 from abaton.governance.service import Centre, Limits, Listen, serve
 from abaton.site import CentreClient
 from abaton.store import Database
@@ -168,7 +216,7 @@ def _intake(folder: Path) -> list[Measure]:
     with Database(folder / "centre.db", metadata) as database:
         for site in sites:
             Senders(database).enter(site.public, Role.SITE, datetime.now(UTC))
-        Registry(database).publish("bench", "ab" * 32, datetime.now(UTC))
+        Registry(database).publish("bench", "ab" * 32, datetime.now(UTC), ends=None, keep_until=None)
     words = [sys.executable, "-c", _SERVER, str(folder)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:

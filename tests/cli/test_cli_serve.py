@@ -9,7 +9,7 @@ import pytest
 
 from abaton.cli import main
 from abaton.governance import Denied, Registry, metadata
-from abaton.governance.keyfiles import read_ring
+from abaton.governance.keys import read_ring
 from abaton.store import Database
 from abaton.study import load_study
 

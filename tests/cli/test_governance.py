@@ -10,7 +10,7 @@ import pytest
 
 from abaton.cli import main
 from abaton.governance import Audit, Entry, Registry, Vault, metadata
-from abaton.governance.keyfiles import read_public
+from abaton.governance.keys import read_public
 from abaton.governance.tags import tag
 from abaton.governance.withdrawal import Cascade, Step, Waiting
 from abaton.records.deid.pseudonyms import MappingRow
@@ -22,10 +22,10 @@ ANN = tag(bytes(range(32)), "subject", "ann")
 
 @pytest.fixture(autouse=True)
 def _quick_scrypt(monkeypatch, tmp_path):
-    from abaton.governance import keyfiles
+    from abaton.governance import keys
 
-    stretch = keyfiles._stretch
-    monkeypatch.setattr(keyfiles, "_stretch", lambda phrase, salt, n: stretch(phrase, salt, 16))
+    stretch = keys._stretch
+    monkeypatch.setattr(keys, "_stretch", lambda phrase, salt, n: stretch(phrase, salt, 16))
     monkeypatch.setenv("PHRASE", "a long enough sentence")
     monkeypatch.setenv("ABATON_GOVERNANCE", str(tmp_path / "governance.db"))
     monkeypatch.chdir(tmp_path)
@@ -178,7 +178,9 @@ def test_the_audit_chain(run, keys, tmp_path):
 def test_retention_and_pending_withdrawals(run, tmp_path):
     with Database(tmp_path / "governance.db", metadata) as database:
         registry = Registry(database)
-        registry.publish("s-1", "ab" * 32, NOW - timedelta(days=9), ends=NOW - timedelta(days=1))
+        registry.publish(
+            "s-1", "ab" * 32, NOW - timedelta(days=9), ends=NOW - timedelta(days=1), keep_until=None
+        )
 
         def wait(case, when):
             raise Waiting("the-centre")

@@ -78,7 +78,12 @@ def _govern(ledger):
     registry = Registry(ledger)
     content = {"study": {"title": STUDY}}
     registry.publish(
-        "heart-2026", "ab" * 32, now - timedelta(days=90), content=content, ends=now + timedelta(days=300)
+        "heart-2026",
+        "ab" * 32,
+        now - timedelta(days=90),
+        content=content,
+        ends=now + timedelta(days=300),
+        keep_until=None,
     )
     people = [tag(bytes(32), "subject", str(number)) for number in range(43)]
     for number, person in enumerate(people):

@@ -175,7 +175,7 @@ def test_a_new_document_ends_the_cohort(four, store):
 
     def watch(state, event):
         if isinstance(event, Arrived) and event.learner == "athens":
-            registry.publish(four.study.study.id, "0" * 64, NOW)
+            registry.publish(four.study.study.id, "0" * 64, NOW, ends=None, keep_until=None)
 
     row = run_study(four.study, four.sites, store, options(four), now=NOW, watch=watch).row
     arrived = [body["learner"] for kind, body in Journal(store, row.run).rows() if kind == "Arrived"]

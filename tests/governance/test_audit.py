@@ -12,8 +12,7 @@ from tests.governance.conftest import DAY, NOW, STUDY, person
 
 from abaton.errors import SettingsError
 from abaton.governance import Audit, Denied, Entry, metadata, schema, verifier, verify
-from abaton.governance.audit import chain_hash
-from abaton.governance.auditevents import audit_event
+from abaton.governance.audit import audit_event, chain_hash
 from abaton.store import Database
 
 

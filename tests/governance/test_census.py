@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 
 import pytest
 from tests.governance.conftest import DAY, DOCUMENT, NEWER, NOW, STUDY, person
 
-from abaton.governance import Action, Audit, Registry, census, chain, take_snapshot
-from abaton.governance.census import told
+from abaton.governance import Action, Ask, Audit, Registry, census, chain, take_snapshot
+from abaton.governance.counting import told
 from abaton.governance.withdrawal import Cascade, Step
 
 
@@ -36,7 +37,8 @@ def test_consents_are_counted_by_where_people_stand(people, database):
     (found,) = census(database, NOW + 2 * DAY)
     assert (found.in_force, found.expired, found.withdrawn, found.other) == ("10–14", "5–9", "5–9", "0–4")
     assert found.is_open
-    exact = people.monitor(STUDY, NOW + 2 * DAY)
+    asks = [Ask(subject, STUDY, DOCUMENT) for subject in people.subjects(STUDY)]
+    exact = Counter(people.reason(ask, NOW + 2 * DAY).value for ask in asks)
     assert (exact["in-force"], exact["expired"], exact["withdrawn"]) == (14, 6, 7)
 
 
@@ -69,7 +71,7 @@ def test_cohorts_are_the_newest_of_each_purpose(people, database):
 def test_the_studys_own_smallest_count_widens_the_ranges(database):
     registry = Registry(database)
     content = {"study": {"title": "T"}, "deidentification": {"count_floor": 20}}
-    registry.publish("wide", NEWER, NOW, content=content)
+    registry.publish("wide", NEWER, NOW, ends=None, keep_until=None, content=content)
     (found,) = census(database, NOW)
     assert (found.title, found.in_force) == ("T", "0–19")
 

@@ -8,10 +8,20 @@ import pytest
 from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.governance.keyfiles import lock, read_public, read_ring, unlock, write_public, write_ring
-from abaton.governance.keys import Kind, PrivateKey, verifier
+from abaton.governance.keys import (
+    Kind,
+    PrivateKey,
+    PublicRing,
+    Ring,
+    lock,
+    read_public,
+    read_ring,
+    unlock,
+    verifier,
+    write_public,
+    write_ring,
+)
 from abaton.governance.refusals import Code, Denied
-from abaton.governance.rings import PublicRing, Ring
 from abaton.governance.statements import check, state
 
 LATER, LAST = "2027-03-01T12:00:00Z", "2028-03-01T12:00:00Z"

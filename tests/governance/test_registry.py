@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
+import sqlalchemy as sql
 from fhir.resources.R4B.consent import Consent
 from fhir.resources.R4B.researchsubject import ResearchSubject
 from hypothesis import given
@@ -19,7 +20,6 @@ from abaton.governance import (
     Audit,
     Code,
     Denied,
-    Gate,
     Reason,
     judge,
     make_consent,
@@ -27,21 +27,25 @@ from abaton.governance import (
     members_of,
     note_round,
     rounds_with,
-    study_gate,
+    schema,
     take_snapshot,
-    who_may,
 )
 from abaton.governance.cohorts import leave_cohorts, mark_rounds
-from abaton.records.stages import Record
 
 
 def test_consents_and_subjects_are_valid_fhir(registry):
     Consent.model_validate(registry.consent(person("ann"), STUDY))
     Consent.model_validate(registry.consent(person("ann")))
-    ResearchSubject.model_validate(registry.research_subject(person("ann"), STUDY))
+    ResearchSubject.model_validate(stands(registry))
     registry.withdraw(person("ann"), STUDY, NOW + DAY)
     Consent.model_validate(registry.consent(person("ann"), STUDY))
-    ResearchSubject.model_validate(registry.research_subject(person("ann"), STUDY))
+    ResearchSubject.model_validate(stands(registry))
+    assert stands(registry)["status"] == "withdrawn"
+
+
+def stands(registry) -> dict:
+    """Where Ann stands, as it is written down."""
+    return json.loads(registry.database.read(lambda c: c.scalar(sql.select(schema.subjects.c.resource))))
 
 
 YES = make_consent(asking(), NOW, NOW + 10 * DAY, except_kinds=["Media"])
@@ -141,18 +145,14 @@ def test_a_yes_with_a_damaged_part_is_not_an_exception(path, value):
 def test_the_verbs_in_order(registry):
     ann, bob = person("ann"), person("bob")
     assert registry.reason(asking(), NOW) is Reason.IN_FORCE
-    assert registry.retrieve(asking(), NOW) is Reason.IN_FORCE
     with pytest.raises(Denied, match="not-opted-in"):
         registry.enrol(bob, STUDY, DOCUMENT, NOW)
     registry.opt_in(bob, NOW, NOW + 5 * DAY)
     registry.enrol(bob, STUDY, DOCUMENT, NOW)
     assert registry.reason(asking("bob"), NOW + 6 * DAY) is Reason.NOT_OPTED_IN
-    assert registry.monitor(STUDY, NOW) == {"in-force": 2}
     registry.withdraw(ann, STUDY, NOW + DAY)
     registry.withdraw(ann, STUDY, NOW + DAY)
     assert registry.reason(asking(), NOW + DAY) is Reason.WITHDRAWN
-    assert registry.retrieve(asking(), NOW + DAY) is Reason.WITHDRAWN
-    assert registry.monitor(STUDY, NOW + DAY) == {"in-force": 1, "withdrawn": 1}
     assert registry.opt_out(bob, NOW + DAY) == [STUDY]
     assert registry.reason(asking("bob"), NOW + DAY) is Reason.NOT_OPTED_IN
     registry.enrol(ann, STUDY, DOCUMENT, NOW + 2 * DAY)
@@ -163,7 +163,7 @@ def test_the_verbs_in_order(registry):
 
 
 def test_a_new_document_needs_a_new_consent(registry):
-    registry.publish(STUDY, NEWER, NOW + DAY)
+    registry.publish(STUDY, NEWER, NOW + DAY, ends=None, keep_until=None)
     assert registry.reason(asking(), NOW + DAY) is Reason.OTHER_DOCUMENT
     assert registry.reason(Ask(person("ann"), STUDY, NEWER), NOW + DAY) is Reason.OTHER_DOCUMENT
     with pytest.raises(Denied) as caught:
@@ -189,7 +189,7 @@ def test_people_are_known_by_tags_only(registry):
             registry.opt_in(name, NOW)
     for study, document in (("", DOCUMENT), ("a b", DOCUMENT), ("x", "zz")):
         with pytest.raises(SettingsError):
-            registry.publish(study, document, NOW)
+            registry.publish(study, document, NOW, ends=None, keep_until=None)
 
 
 def test_a_consent_from_elsewhere_counts_for_what_it_says(registry):
@@ -217,11 +217,11 @@ def test_asking_for_everybody_gives_what_asking_for_each_gives(registry):
     for when in (NOW, NOW + 2 * DAY):
         for action in Action:
             each = {person(n) for n in names if registry.reason(asking(n, action=action), when).allows}
-            assert who_may(registry, STUDY, action, when) == (DOCUMENT, each)
-    registry.publish(STUDY, "0" * 64, NOW)
-    assert who_may(registry, STUDY, Action.TRAIN, NOW) == ("0" * 64, frozenset())
+            assert registry.who_may(STUDY, action, when) == (DOCUMENT, each)
+    registry.publish(STUDY, "0" * 64, NOW, ends=None, keep_until=None)
+    assert registry.who_may(STUDY, Action.TRAIN, NOW) == ("0" * 64, frozenset())
     registry.close(STUDY, NOW)
-    assert who_may(registry, STUDY, Action.TRAIN, NOW)[1] == frozenset()
+    assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == frozenset()
 
 
 def test_cohorts_and_the_rounds_that_used_somebody(registry):
@@ -244,62 +244,6 @@ def test_cohorts_and_the_rounds_that_used_somebody(registry):
     assert rounds_with(database, STUDY, ann) == [("run-1", 1)]
     assert mark_rounds(database, STUDY, ann, NOW) == mark_rounds(database, STUDY, ann, NOW) == [("run-1", 1)]
     assert marked_rounds(database, STUDY) == [("run-1", 1)]
-
-
-def entry(resource: dict, url: str = "") -> dict:
-    return {"resource": resource, **({"fullUrl": url} if url else {})}
-
-
-ABOUT_1 = {"resourceType": "Observation", "subject": {"reference": "Patient/1"}}
-
-
-@pytest.mark.parametrize(
-    ("resource", "reason"),
-    [
-        ({"resourceType": "Patient", "id": "1"}, Reason.IN_FORCE),
-        ({"resourceType": "Patient", "id": "2"}, Reason.ABSENT),
-        ({"resourceType": "Patient"}, Reason.UNCLEAR),
-        (ABOUT_1, Reason.IN_FORCE),
-        ({**ABOUT_1, "subject": {"reference": "https://h.org/fhir/Patient/1/_history/3"}}, Reason.IN_FORCE),
-        ({**ABOUT_1, "subject": {"reference": "Patient?identifier=x|1"}}, Reason.UNCLEAR),
-        ({**ABOUT_1, "subject": {"reference": "urn:uuid:1"}}, Reason.UNCLEAR),
-        ({**ABOUT_1, "subject": {"display": "Peter"}}, Reason.UNCLEAR),
-        ({**ABOUT_1, "subject": "Patient/1"}, Reason.NO_SUBJECT),
-        ({"resourceType": "Organization", "id": "1"}, Reason.NO_SUBJECT),
-        ({"resourceType": "Media", "subject": {"reference": "Patient/1"}}, Reason.NOT_PERMITTED),
-        ({**ABOUT_1, "contained": [{"resourceType": "Patient", "id": "2"}]}, Reason.ABSENT),
-        ({"resourceType": "Bundle", "entry": [entry(ABOUT_1)]}, Reason.IN_FORCE),
-        ({"resourceType": "Bundle", "entry": [
-            entry(ABOUT_1), entry({"resourceType": "Patient", "id": "2"})]}, Reason.ABSENT),
-        ({"resourceType": "Bundle", "entry": [
-            entry({"resourceType": "Patient", "id": "1"}, "urn:uuid:a"),
-            entry({**ABOUT_1, "subject": {"reference": "urn:uuid:a"}})]}, Reason.IN_FORCE),
-        ({"resourceType": "Bundle", "entry": [
-            entry({"resourceType": "Patient", "id": "1"}), entry({"resourceType": "Media"})]}, Reason.NOT_PERMITTED),
-        ({"resourceType": "Bundle", "entry": 5}, Reason.NO_SUBJECT),
-        ({}, Reason.NO_SUBJECT),
-    ],
-)  # fmt: skip
-def test_the_gate(resource, reason):
-    consents = {"1": make_consent(asking(), NOW, None, except_kinds=["Media"])}
-    gate = Gate(lambda patient, kind: judge(consents.get(patient), asking(kind=kind), NOW), "study heart")
-    passed = list(gate([Record(resource)]))
-    assert gate.reason(Record(resource)) is reason
-    assert (len(passed), gate.passed, sum(gate.refused.values())) == (
-        (1, 1, 0) if reason.allows else (0, 0, 1)
-    )
-    assert all(consented.ground == "study heart" for consented in passed)
-
-
-def test_the_gate_of_a_registry(registry):
-    gate = study_gate(registry, asking(), NOW, lambda patient: person({"1": "ann", "2": "bob"}[patient]))
-    records = [Record({"resourceType": "Patient", "id": number}) for number in ("1", "2", "1")]
-    assert [consented.record for consented in gate(records)] == [records[0], records[2]]
-    assert gate.refused == {Reason.NOT_OPTED_IN: 1}
-    sending = asking(action=Action.SEND)
-    assert (
-        len(list(study_gate(registry, sending, NOW + 60 * DAY, lambda patient: person("ann"))(records))) == 0
-    )
 
 
 def test_time_without_a_zone_is_refused(registry):

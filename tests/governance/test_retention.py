@@ -30,7 +30,8 @@ def test_a_study_ends_then_goes_and_the_report_says_so(world, tmp_path):
 
     listed = due(near, NOW + 21 * DAY)
     assert {(item.what, item.count) for item in listed} == {
-        ("queued-envelopes", 3), ("consents", 2), ("subjects", 2), ("cohorts", 2), ("vault-rows", 2),
+        ("queued-envelopes", 3), ("consents", 2), ("subjects", 2), ("cohorts", 2), ("rounds", 1),
+        ("vault-rows", 2),
     }  # fmt: skip
     assert due(near, NOW + 21 * DAY) == listed  # looking changes nothing
     assert enforce(near, NOW + 21 * DAY) == listed

@@ -12,11 +12,20 @@ from hypothesis import strategies as st
 from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import AbatonError
-from abaton.governance.envelope import CHUNK, MAGIC, Compression, Header, frame, write_preamble
+from abaton.governance.keys import Ring
 from abaton.governance.refusals import Code, Denied
-from abaton.governance.rings import Ring
-from abaton.governance.seal import look, opened, seal
 from abaton.governance.sealfiles import canonical_lines, open_file, seal_file
+from abaton.governance.sealing import (
+    CHUNK,
+    MAGIC,
+    Compression,
+    Header,
+    frame,
+    look,
+    opened,
+    seal,
+    write_preamble,
+)
 
 CENTRE = Ring.new("centre", drawing("centre"), WHEN)
 SITE = Ring.new("site-a", drawing("site"), WHEN)

@@ -8,7 +8,7 @@ import pytest
 from tests.governance.conftest import NOW
 
 from abaton.governance import Code, Denied
-from abaton.governance.signing import WINDOW, Asked, authenticate, authorisation, forget_nonces
+from abaton.governance.senders import WINDOW, Asked, authenticate, authorisation, forget_nonces
 
 NONCE = bytes(range(16))
 

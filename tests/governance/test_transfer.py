@@ -28,8 +28,8 @@ from abaton.governance import (
     verifier,
     verify,
 )
-from abaton.governance.receipts import read_deleted, write_order
-from abaton.governance.seal import seal
+from abaton.governance.sealing import seal
+from abaton.governance.statements import read_deleted, write_order
 from abaton.store import Database
 
 CONTENT = b'{"resourceType":"Patient","id":"PSEUDONYM"}\n'
@@ -45,7 +45,7 @@ def inbox(registry, centre, site, tmp_path):
 def outbox(tmp_path):
     with Database(tmp_path / "site.db", metadata) as database:
         registry = Registry(database)
-        registry.publish(STUDY, DOCUMENT, NOW)
+        registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
         registry.opt_in(person("ann"), NOW)
         registry.enrol(person("ann"), STUDY, DOCUMENT, NOW)
         yield Outbox(tmp_path / "outbox", database)

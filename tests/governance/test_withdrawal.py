@@ -67,7 +67,7 @@ class World:
     def fill(self) -> None:
         Senders(self.far).enter(SITE.public, Role.SITE, NOW)
         for registry in (self.registry, Registry(self.far)):
-            registry.publish(STUDY, DOCUMENT, NOW)
+            registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
             for name in ("ann", "bob"):
                 registry.opt_in(person(name), NOW)
                 registry.enrol(person(name), STUDY, DOCUMENT, NOW)
@@ -164,7 +164,7 @@ def test_what_waits_is_on_a_list_with_since_when(world):
 
 
 def test_a_receipt_that_is_not_genuine_stops_the_cascade_visibly(world):
-    from abaton.governance.receipts import Order, write_deleted
+    from abaton.governance.statements import Order, write_deleted
 
     order = Order(STUDY, ANN, WHEN)
     forged = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -46,3 +48,32 @@ def opened(house: Path) -> Callable[..., Site]:
         return open_site(load_site(house / "site.toml"), study, NOW, **options)
 
     return make
+
+
+@pytest.fixture
+def serve_pages():
+    """Serves pages from memory on this machine: what is given for a path, and 404 for everything else."""
+    servers = []
+
+    def start(pages: dict[str, tuple[str, bytes]]) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                kind, body = pages.get(self.path, ("text/plain", b""))
+                self.send_response(200 if self.path in pages else 404)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *words: object) -> None:
+                """Stay quiet."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()

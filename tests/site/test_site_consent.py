@@ -10,7 +10,16 @@ from cohort import failing, people, study, write
 
 from abaton.errors import SettingsError
 from abaton.governance import Action, Registry, metadata
-from abaton.site import SiteError, Stage, check_site, load_site, open_site, site_from_toml, subject_tag
+from abaton.site import (
+    SiteError,
+    Stage,
+    check_site,
+    load_site,
+    open_site,
+    publish,
+    site_from_toml,
+    subject_tag,
+)
 from abaton.store import Database
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -25,7 +34,7 @@ def registry(house: Path) -> Registry:
     text = (house / "site.toml").read_text().replace('ground = "vote 7/2026"', 'registry = "consents.db"')
     (house / "site.toml").write_text(text + 'tags = "tags.key"\n')
     made = Registry(Database(house / "consents.db", metadata))
-    made.publish(study().study.id, study().hash, THEN)
+    publish(made, study(), THEN)
     return made
 
 

@@ -20,6 +20,22 @@ paths = ["records"]
 [consent]
 ground = "vote 7"
 """
+PERMIT = f"""
+[consent.permit]
+number = "HDAB-2026-17"
+authority = "Health Data Access Body"
+start = 2026-01-01
+end = 2028-12-31
+purposes = ["diagnostic"]
+document = "{"ab" * 32}"
+"""
+FORM = """
+[[consent.forms]]
+name = "Form"
+resources = ["consents"]
+policies = ["urn:x"]
+actions = { collect = ["*"] }
+"""
 WEB = GOOD.replace('kind = "ndjson"\npaths = ["records"]', 'kind = "fhir"\nurl = "https://h.example/r4"')
 
 
@@ -75,7 +91,11 @@ def test_every_rule_of_the_starter_can_be_taken_in():
         (WEB.replace("https://h.example/r4", "file:///etc/passwd"), "this is not the address of a server"),
         (WEB.replace("https://h.example/r4", "https://["), "this is not the address of a server"),
         (GOOD.replace('ground = "vote 7"', ""), "nothing may be used without a consent in force"),
-        (GOOD + 'registry = "r.db"', "give 'registry' (a path) or 'ground'"),
+        (GOOD + PERMIT, "two grounds are given"),
+        (GOOD + PERMIT.replace("2028", "2025"), "the permit ends before it begins"),
+        (GOOD + "[consent.opt_outs]", "it is not clear where the opt-out list is"),
+        (GOOD + '[consent.opt_outs]\nfile = "out.txt"', "no key for them is named"),
+        (GOOD + FORM, "forms are read, but not asked for"),
         (GOOD + '[keys]\nstudy = """\n-----BEGIN PRIVATE KEY-----\nabc"""', "this is not the path of a file"),
         (GOOD + '[rules]\nnever = ["Patent"]', "R4 has no resource type 'Patent'"),
         (GOOD + "[rules]\nk = 1", "rules.k"),

@@ -32,7 +32,7 @@ def verify(
     """
     from abaton.governance import Audit, verifier
     from abaton.governance import verify as faults_of
-    from abaton.governance.keyfiles import read_public
+    from abaton.governance.keys import read_public
 
     if checkpoint and signer is None:
         raise SettingsError("who signed the checkpoints is not said", remedy="add --signer PUBLIC-KEYS")
@@ -83,7 +83,7 @@ def export(
 ) -> None:
     """Print the chain as FHIR AuditEvent resources, one on each line."""
     from abaton.governance import Audit
-    from abaton.governance.auditevents import audit_event
+    from abaton.governance.audit import audit_event
 
     with database(url) as opened:
         for entry in Audit(opened).entries():

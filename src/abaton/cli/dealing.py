@@ -1,4 +1,4 @@
-"""``abaton site enrol|send|withdraw|status``: a site's dealings with the research centre."""
+"""``abaton site enrol|consents|send|withdraw|status``: a site's dealings with the research centre."""
 
 from __future__ import annotations
 
@@ -56,13 +56,40 @@ def enrol(
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
-    """Note that a person has opted in and said yes to this study's document, as FHIR Consent resources."""
+    """Note that people have opted in and said yes to this study's document, as FHIR Consent resources.
+
+    From stdin many ids are read, one in each line; all are noted, or none.
+    """
     from abaton.study import load_study
 
     document = load_study(study)
+    people = [line.strip() for line in sys.stdin if line.strip()] if patient == "-" else [patient]
     with _dealings(site, passphrase_file, passphrase_env) as dealings:
-        dealings.enrol(document, _named(patient), until.replace(tzinfo=UTC) if until else None)
-    note("the consent is on record")
+        dealings.enrol(document, people, until.replace(tzinfo=UTC) if until else None)
+    note("the consent is on record" if len(people) == 1 else f"{len(people)} consents are on record")
+
+
+def consents(study: Path = _STUDY, *, site: Path = _SITE, json: bool = JSON) -> None:
+    """Take over what people have signed elsewhere, and who has opted out, from where the site's document says.
+
+    Meant to run every night and before a run. Whoever has taken a yes back is not used any more from then on; where
+    records have been sent to a centre, 'abaton site withdraw' lets them be deleted there, too.
+    """
+    from abaton.site import load_site, read_agreements
+    from abaton.study import load_study
+
+    done = read_agreements(load_site(site), load_study(study), _now())
+    told: dict[str, int | None] = {
+        "Consent resources read": done.resources, "people": done.people, "new or changed": done.taken.written,
+        "as before": done.taken.same, "withdrew here since": done.taken.withdrew_here,
+        "taken back on a form": len(done.taken.out), "form not there any more": len(done.taken.missing),
+        "on the opt-out list": done.listed, "new on it": done.new_opt_outs, "no longer on it": done.lifted,
+    }  # fmt: skip
+    if json:
+        emit({**told, "say nothing": dict(sorted(done.doubts.items()))})
+    else:
+        doubts = [(f"says nothing: {why}", count) for why, count in sorted(done.doubts.items())]
+        table("taken over", ["what", "count"], [*told.items(), *doubts])
 
 
 def send(

@@ -43,7 +43,7 @@ def new(
     import secrets
 
     from abaton.governance import Ring
-    from abaton.governance.keyfiles import lock, write_public, write_ring
+    from abaton.governance.keys import lock, write_public, write_ring
     from abaton.governance.times import stamp
 
     made = Ring.new(name, secrets.token_bytes, stamp(datetime.now(UTC)), hybrid=hybrid)
@@ -63,7 +63,7 @@ def show(
     json: bool = JSON,
 ) -> None:
     """Show the fingerprints of keys, to be compared with those that their owner reads out; needs no passphrase."""
-    from abaton.governance.keyfiles import read_public
+    from abaton.governance.keys import read_public
 
     _show(read_public(file), json=json)
 
@@ -84,7 +84,7 @@ def rotate(
     """
     import secrets
 
-    from abaton.governance.keyfiles import lock, read_public, read_ring, write_public, write_ring
+    from abaton.governance.keys import lock, read_public, read_ring, write_public, write_ring
     from abaton.governance.times import stamp
 
     read_public(file)
@@ -107,7 +107,7 @@ def signer(
     """Write a key file that can sign and open nothing: for the machine on the network, which signs receipts."""
     import secrets
 
-    from abaton.governance.keyfiles import lock, read_public, read_ring, write_ring
+    from abaton.governance.keys import lock, read_public, read_ring, write_ring
 
     read_public(file)
     phrase = passphrase(passphrase_file, passphrase_env)
@@ -121,7 +121,7 @@ def export(
     out: Path = typer.Option(..., "--out", "-o", help="The public key file to write."),
 ) -> None:
     """Write the public keys of a key file, to be given to others."""
-    from abaton.governance.keyfiles import read_public, write_public
+    from abaton.governance.keys import read_public, write_public
 
     write_public(out, read_public(file), replace=True)
 
@@ -136,7 +136,7 @@ def enter(
     """Enter somebody's public keys in the register; compare the fingerprints with their owner first."""
     from abaton.errors import SettingsError
     from abaton.governance import Role, Senders
-    from abaton.governance.keyfiles import read_public
+    from abaton.governance.keys import read_public
 
     if role not in set(Role):
         raise SettingsError(f"there is no role '{role}'", remedy=f"choose one of {', '.join(Role)}")

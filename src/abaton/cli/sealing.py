@@ -43,7 +43,7 @@ def seal(
     import secrets
 
     from abaton.governance import Header
-    from abaton.governance.keyfiles import read_public
+    from abaton.governance.keys import read_public
     from abaton.governance.sealfiles import canonical_lines, pieces_of, seal_file
     from abaton.governance.times import stamp
     from abaton.study import load_study
@@ -81,9 +81,8 @@ def open_sealed(
     Exit code 3: refused (changed, forged, for another study, or opened before).
     """
     from abaton.governance import Code, Denied, Looked
-    from abaton.governance.keyfiles import read_public
-    from abaton.governance.ledger import use_number
-    from abaton.governance.sealfiles import open_file
+    from abaton.governance.keys import read_public
+    from abaton.governance.sealfiles import open_file, use_number
     from abaton.study import load_study
 
     document, trusted = load_study(study), read_public(sender)

@@ -47,7 +47,7 @@ def passphrase(file: Path | None, variable: str | None, *, confirm: bool = False
 
 def ring(file: Path, passphrase_file: Path | None, variable: str | None) -> Ring:
     """The keys in a private key file."""
-    from abaton.governance.keyfiles import read_public, read_ring
+    from abaton.governance.keys import read_public, read_ring
 
     read_public(file)  # a wrong file is told before anybody types a passphrase
     return read_ring(file, passphrase(passphrase_file, variable))

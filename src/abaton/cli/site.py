@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="A site's document, what it has for a study, and its dealings with the centre.", no_args_is_help=True
 )
-for command in (dealing.enrol, dealing.send, dealing.withdraw, dealing.status, joining.join):
+for command in (
+    dealing.enrol,
+    dealing.consents,
+    dealing.send,
+    dealing.withdraw,
+    dealing.status,
+    joining.join,
+):
     app.command()(command)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,21 +110,12 @@ def publish(file: Path = _FILE, *, url: str | None = DATABASE) -> None:
     """
     from abaton.cli.secrets import database
     from abaton.governance import Registry
-    from abaton.governance.times import day_end
+    from abaton.site import publish as publish_in
     from abaton.study import load_study
-    from abaton.study.document import FORMAT
-    from abaton.study.values import days
 
     study = load_study(file)
-    end = study.study.period.end
-    ends = day_end(end) if end else None
-    keep = study.study.retention
-    kept = ends + timedelta(days=days(keep)) if ends and keep else None
-    content = {"format": FORMAT, **study.content()}
     with database(url) as opened:
-        Registry(opened).publish(
-            study.study.id, study.hash, datetime.now(UTC), content=content, ends=ends, keep_until=kept
-        )
+        publish_in(Registry(opened), study, datetime.now(UTC))
     note(f"{study.study.id} is published, document {study.hash}")
 
 

@@ -12,7 +12,7 @@ from abaton.dashboard.cache import Cache
 from abaton.dashboard.governance_page import Checked
 from abaton.dashboard.live import Live
 from abaton.dashboard.sessions import Sessions
-from abaton.governance.service.rates import Rates
+from abaton.governance.service.centre import Rates
 from abaton.store import Database, Store
 
 

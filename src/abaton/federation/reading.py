@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.federation.rolls import consents_of
+from abaton.federation.rolls import key_of
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.features import Report, Table
 from abaton.site import ConsentGate, Site, SiteFile, checked, gate_of, open_site, subject_tag
@@ -130,11 +130,11 @@ def _reading(file: SiteFile, site: Site) -> Reading:
     kept = None if table is None else ordered(table)
     rows = frozenset(() if kept is None else kept.subjects)
     reading = Reading(file, kept, site.people, site.anonymity, told.row(), problem, read=rows)
-    registry = consents_of(site.gate)
-    if registry is None:
+    key = key_of(site.gate)
+    if key is None:
         return reading
-    tagged = partial(subject_tag, registry.key)
-    return replace(reading, key=registry.key, tagged=tagged, refused=frozenset(site.refused))
+    tagged = partial(subject_tag, key)
+    return replace(reading, key=key, tagged=tagged, refused=frozenset(site.refused))
 
 
 def _problem(report: Report, remarks: Sequence[str]) -> str:

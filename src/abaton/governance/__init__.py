@@ -1,38 +1,47 @@
-"""Consent, the mapping table, sealed transfer, the audit chain and withdrawal: nothing happens without consent."""
+"""Consent, the mapping table, sealed transfer, the audit chain and withdrawal: nothing happens without consent.
 
-from abaton.governance.actions import Site, site_actions
-from abaton.governance.audit import Audit, Entry, Fault, verify
-from abaton.governance.census import Chain, Cohort, StudyCensus, census, chain
-from abaton.governance.cohorts import (
-    Snapshot,
-    marked_rounds,
-    members_of,
-    note_round,
-    rounds_with,
-    take_snapshot,
-    who_may,
-)
-from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
-from abaton.governance.enrolling import Confirmed, take_consent
-from abaton.governance.envelope import Compression, Header
-from abaton.governance.gate import Gate, study_gate
-from abaton.governance.inbox import Inbox, Received
-from abaton.governance.keys import Kind, PrivateKey, PublicKey, verifier
-from abaton.governance.leaving import leave, write_notice
-from abaton.governance.outbox import Outbox, Queued
-from abaton.governance.refusals import Code, Denied
-from abaton.governance.registry import Registry
-from abaton.governance.reidentify import Purpose, Wish, approve, reidentify, request
-from abaton.governance.retention import Due, Holdings, due, enforce
-from abaton.governance.rings import PublicRing, Ring
-from abaton.governance.schema import metadata
-from abaton.governance.seal import Looked, look, opened, seal
-from abaton.governance.senders import Role, Sender, Senders
-from abaton.governance.statements import Statement, check, state
-from abaton.governance.tags import tag
-from abaton.governance.uploads import Room, Uploads
-from abaton.governance.vault import Vault, row_tag
-from abaton.governance.withdrawal import Cascade, Case, Step, Waiting
+Each name is loaded when it is first used: judging a consent needs neither a database nor cryptography.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from abaton.governance.audit import Audit, Entry, Fault, verify
+    from abaton.governance.cohorts import (
+        Snapshot,
+        marked_rounds,
+        members_of,
+        note_round,
+        rounds_with,
+        take_snapshot,
+    )
+    from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
+    from abaton.governance.counting import Chain, Cohort, StudyCensus, census, chain
+    from abaton.governance.elsewhere import (
+        Permit,
+        TakenOver,
+        ground_noted,
+        keep_terms,
+        note_permit,
+        set_opt_outs,
+    )
+    from abaton.governance.enrolling import Confirmed, take_consent
+    from abaton.governance.inbox import Inbox, Received, Room, Uploads
+    from abaton.governance.keys import Kind, PrivateKey, PublicKey, PublicRing, Ring, verifier
+    from abaton.governance.outbox import Outbox, Queued
+    from abaton.governance.refusals import Code, Denied
+    from abaton.governance.registry import Registry
+    from abaton.governance.retention import Due, Holdings, due, enforce
+    from abaton.governance.schema import metadata
+    from abaton.governance.sealing import Compression, Header, Looked, look, opened, seal
+    from abaton.governance.senders import Role, Sender, Senders
+    from abaton.governance.statements import Statement, check, state
+    from abaton.governance.tags import tag
+    from abaton.governance.vault import Purpose, Vault, Wish, approve, reidentify, request, row_tag
+    from abaton.governance.withdrawal import Cascade, Case, Site, Step, Waiting, site_actions
 
 __all__ = [
     "Action",
@@ -49,13 +58,13 @@ __all__ = [
     "Due",
     "Entry",
     "Fault",
-    "Gate",
     "Header",
     "Holdings",
     "Inbox",
     "Kind",
     "Looked",
     "Outbox",
+    "Permit",
     "PrivateKey",
     "PublicKey",
     "PublicRing",
@@ -74,6 +83,7 @@ __all__ = [
     "Statement",
     "Step",
     "StudyCensus",
+    "TakenOver",
     "Uploads",
     "Vault",
     "Waiting",
@@ -84,13 +94,15 @@ __all__ = [
     "check",
     "due",
     "enforce",
+    "ground_noted",
     "judge",
-    "leave",
+    "keep_terms",
     "look",
     "make_consent",
     "marked_rounds",
     "members_of",
     "metadata",
+    "note_permit",
     "note_round",
     "opened",
     "reidentify",
@@ -98,14 +110,43 @@ __all__ = [
     "rounds_with",
     "row_tag",
     "seal",
+    "set_opt_outs",
     "site_actions",
     "state",
-    "study_gate",
     "tag",
     "take_consent",
     "take_snapshot",
     "verifier",
     "verify",
-    "who_may",
-    "write_notice",
 ]
+
+_PLACES = {
+    "audit": "Audit Entry Fault verify",
+    "counting": "Chain Cohort StudyCensus census chain",
+    "cohorts": "Snapshot marked_rounds members_of note_round rounds_with take_snapshot",
+    "consents": "Action Ask Reason judge make_consent",
+    "elsewhere": "Permit TakenOver ground_noted keep_terms note_permit set_opt_outs",
+    "enrolling": "Confirmed take_consent",
+    "inbox": "Inbox Received Room Uploads",
+    "keys": "Kind PrivateKey PublicKey PublicRing Ring verifier",
+    "outbox": "Outbox Queued",
+    "refusals": "Code Denied",
+    "registry": "Registry",
+    "retention": "Due Holdings due enforce",
+    "schema": "metadata",
+    "sealing": "Compression Header Looked look opened seal",
+    "senders": "Role Sender Senders",
+    "statements": "Statement check state",
+    "tags": "tag",
+    "vault": "Purpose Vault Wish approve reidentify request row_tag",
+    "withdrawal": "Cascade Case Site Step Waiting site_actions",
+}
+_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_PLACE_OF[name]}"), name)
+    globals()[name] = found
+    return found

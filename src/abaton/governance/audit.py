@@ -5,6 +5,8 @@ Every entry's hash covers the entry before it. Invariants:
 (2) an entry is written in the same transaction as what it tells of, or before it;
 (3) an entry holds codes, numbers, fingerprints and tags, and nothing that could name a person;
 (4) whoever keeps a signed checkpoint notices if anything before it is changed, moved or gone.
+
+Audit entries as FHIR AuditEvent resources, for those who collect them with other systems' trails.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sql
 
@@ -109,36 +111,54 @@ class Audit:
 
     def checkpoint(self, signer: Signer, when: datetime) -> Statement:
         """A signed statement of how long the chain is and how it ends, to be kept by somebody else."""
-        table = schema.audit
-        chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
-        last = self.database.read(lambda connection: connection.execute(chosen).first())
-        body = {"length": last.sequence + 1 if last else 0, "hash": last.hash if last else GENESIS}
-        return state(signer, CHECKPOINT, {**body, "at": stamp(when)})
+        head = self.database.read(head_in)
+        body = {"length": head.sequence + 1, "hash": head.hash, "at": stamp(when)}
+        return state(signer, CHECKPOINT, body)
+
+
+class Head(NamedTuple):
+    """How the chain ends: the number and the hash of its last entry; -1 and a fixed hash while it is empty."""
+
+    sequence: int
+    hash: str
+
+
+def head_in(connection: sql.Connection) -> Head:
+    """How the chain ends now. While it stays, nothing that governance keeps has changed."""
+    table = schema.audit
+    chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
+    last = connection.execute(chosen).first()
+    return Head(int(last.sequence), str(last.hash)) if last else Head(-1, GENESIS)
 
 
 def append_in(connection: sql.Connection, entry: Entry, when: datetime) -> int:
     """Write an entry down in a transaction that is already open: both happen, or neither."""
+    return append_many(connection, [entry], when)
+
+
+def append_many(connection: sql.Connection, entries: Iterable[Entry], when: datetime) -> int:
+    """Write entries down one after the other in a transaction that is already open; the number of the last one."""
     hold(connection, "audit")
-    table = schema.audit
-    chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
-    last = connection.execute(chosen).first()
-    sequence, before = (last.sequence + 1, last.hash) if last else (0, GENESIS)
-    detail = {key: str(value) if isinstance(value, str) else value for key, value in entry.detail.items()}
-    row = {
-        "sequence": sequence,
-        "at": stamp(when),
-        "action": str(entry.action),
-        "outcome": str(entry.outcome),
-        "actor": entry.actor,
-        "about": entry.about,
-        "study": entry.study,
-        "detail": detail,
-    }
-    body = canonical(row).decode()
-    connection.execute(
-        table.insert().values(sequence=sequence, body=body, hash=chain_hash(before, body.encode()))
-    )
-    return int(sequence)
+    (sequence, before), at, rows = head_in(connection), stamp(when), []
+    for entry in entries:
+        sequence += 1
+        detail = {key: str(value) if isinstance(value, str) else value for key, value in entry.detail.items()}
+        row = {
+            "sequence": sequence,
+            "at": at,
+            "action": str(entry.action),
+            "outcome": str(entry.outcome),
+            "actor": entry.actor,
+            "about": entry.about,
+            "study": entry.study,
+            "detail": detail,
+        }
+        body = canonical(row).decode()
+        before = chain_hash(before, body.encode())
+        rows.append({"sequence": sequence, "body": body, "hash": before})
+    if rows:
+        connection.execute(schema.audit.insert(), rows)
+    return sequence
 
 
 def chain_hash(before: str, body: bytes) -> str:
@@ -207,3 +227,59 @@ def _faults_of(sequence: int, body: str, stored: str, before: str | None) -> Ite
         yield Fault(sequence, "the entry was moved")
     elif before is not None and (not is_digest(stored) or chain_hash(before, body.encode()) != stored):
         yield Fault(sequence, "the entry was changed")
+
+
+_TYPE = "http://terminology.hl7.org/CodeSystem/audit-event-type"
+_ENTITY = "http://terminology.hl7.org/CodeSystem/audit-entity-type"
+_ROLE = "http://terminology.hl7.org/CodeSystem/object-role"
+_OURS = "urn:abaton:audit"
+_CREATES = ("enrolled", "opted-in", "published", "received", "queued", "added", "started")
+_DELETES = ("deleted", "destroyed", "withdrawn", "expired", "opted-out", "left")
+
+
+def audit_event(entry: Mapping[str, Any], observer: str) -> dict[str, Any]:
+    """One entry of the chain as an AuditEvent (R4).
+
+    Args:
+        entry: The entry as it was written.
+        observer: The name of the service whose chain it is.
+    """
+    action, done = str(entry["action"]), entry["outcome"] == "done"
+    entities = [_entity(1, 1, entry["about"], "subject")] if entry["about"] else []
+    if entry["study"]:
+        entities.append(_entity(2, 24, entry["study"], "study"))
+    details = [{"type": key, "valueString": str(value)} for key, value in sorted(entry["detail"].items())]
+    if details:
+        entities.append({"what": _identified("entry", str(entry["sequence"])), "detail": details})
+    event = {
+        "resourceType": "AuditEvent",
+        "id": f"audit-{entry['sequence']}",
+        "type": {"system": _TYPE, "code": "rest", "display": "RESTful Operation"},
+        "subtype": [{"system": _OURS, "code": action}],
+        "action": _code(action),
+        "recorded": entry["at"],
+        "outcome": "0" if done else "4",
+        "agent": [{"who": _identified("actor", entry["actor"] or "service"), "requestor": True}],
+        "source": {"observer": {"display": observer}},
+    }
+    if not done:
+        event["outcomeDesc"] = entry["outcome"]
+    return {**event, "entity": entities} if entities else event
+
+
+def _code(action: str) -> str:
+    if action.endswith(_CREATES):
+        return "C"
+    return "D" if action.endswith(_DELETES) else "E"
+
+
+def _entity(kind: int, role: int, value: str, name: str) -> dict[str, Any]:
+    return {
+        "what": _identified(name, value),
+        "type": {"system": _ENTITY, "code": str(kind)},
+        "role": {"system": _ROLE, "code": str(role)},
+    }
+
+
+def _identified(name: str, value: str) -> dict[str, Any]:
+    return {"identifier": {"system": f"{_OURS}:{name}", "value": value}}

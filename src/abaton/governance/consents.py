@@ -1,5 +1,9 @@
 """Consents as FHIR R4 Consent resources, and the one question that matters: does this allow that, now?
 
+Invariants:
+(1) whatever is not a clear yes is a no, with a code that says why;
+(2) between two neighbouring moments of :func:`edges` no answer changes, so that :func:`windows` tells all of it.
+
 Whatever is absent, expired, unclear or malformed means no, with a code that says why. A consent to a study is pinned to
 the fingerprint of its document: a new version of the document needs a new consent.
 """
@@ -10,12 +14,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
 from abaton.governance.times import first_moment, last_moment, stamp
 
 Json = dict[str, Any]
+Window = tuple[datetime, datetime | None]
+"""A stretch of time: its first moment, and the first one after it; nothing if it does not end."""
 
 _SCOPE = "http://terminology.hl7.org/CodeSystem/consentscope"
 _ACTION = "http://terminology.hl7.org/CodeSystem/consentaction"
@@ -43,6 +50,7 @@ class Reason(StrEnum):
     ABSENT = "absent"
     MALFORMED = "malformed"
     NOT_ACTIVE = "not-active"
+    OPTED_OUT = "opted-out"
     OTHER_SCOPE = "other-scope"
     OTHER_SUBJECT = "other-subject"
     OTHER_STUDY = "other-study"
@@ -176,18 +184,98 @@ def _permits(provision: Mapping[str, Any], ask: Ask, when: datetime) -> Reason:
     if "class" in provision and ask.kind and not _names(provision["class"], ask.kind):
         return Reason.NOT_PERMITTED
     for part in provision.get("provision", []):
-        reason = _denies(part, ask)
+        reason = _denies(part, ask, when)
         if not reason.allows:
             return reason
     return Reason.IN_FORCE
 
 
-def _denies(part: Mapping[str, Any], ask: Ask) -> Reason:
-    """A nested provision can only take away: a list of resource types, for some actions or for all."""
-    if part["type"] != "deny" or set(part) - {"type", "class", "action", "id"} or not part.get("class"):
+def _denies(part: Mapping[str, Any], ask: Ask, when: datetime) -> Reason:
+    """A nested provision can only take away: a list of resource types, or an action for a stretch of time."""
+    timed = part.get("period", {}).get("start") is not None
+    if part["type"] != "deny" or set(part) - {"type", "class", "action", "period", "id"}:
         return Reason.UNCLEAR
+    if ("period" in part and not timed) or not (part.get("class") or (timed and part.get("action"))):
+        return Reason.UNCLEAR
+    inside = _in_time(part["period"], when) if timed else Reason.IN_FORCE
+    if inside is Reason.MALFORMED:
+        return inside
     concerned = "action" not in part or any(_has(a, _ACTION, {ask.action.value}) for a in part["action"])
-    return Reason.NOT_PERMITTED if concerned and _names(part["class"], ask.kind) else Reason.IN_FORCE
+    if not inside.allows or not concerned or ("class" in part and not _names(part["class"], ask.kind)):
+        return Reason.IN_FORCE
+    if "class" in part:
+        return Reason.NOT_PERMITTED
+    return Reason.NOT_YET if "end" in part["period"] else Reason.EXPIRED
+
+
+def edges(consent: object) -> list[datetime]:
+    """The moments at which a consent's answers can change, in order; none if it cannot be understood."""
+    try:
+        provision = consent["provision"]  # type: ignore[index]
+        found: set[datetime] = set()
+        for period in (
+            provision["period"],
+            *(part["period"] for part in provision.get("provision", []) if "period" in part),
+        ):
+            found |= {
+                each for each in (first_moment(period["start"]), last_moment(period.get("end"))) if each
+            }
+        return sorted(found)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+        return []
+
+
+def windows(consent: object, ask: Ask) -> tuple[Window, ...]:
+    """When a consent answers a question with yes: stretches, each with its first moment and the first one after it.
+
+    >>> from datetime import UTC
+    >>> ask = Ask("A" * 26, "heart", "ab" * 32)
+    >>> windows(make_consent(ask, datetime(2026, 1, 1, tzinfo=UTC), None), ask)
+    ((datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc), None),)
+    """
+    found: list[Window] = []
+    moments = edges(consent)
+    for start, end in pairwise([*moments, None]):
+        assert start is not None  # only the last end is open
+        if not judge(consent, ask, start).allows:
+            continue
+        if found and found[-1][1] == start:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+def overlap(one: Iterable[Window], other: Iterable[Window]) -> tuple[Window, ...]:
+    """When both of two lists of stretches hold.
+
+    >>> from datetime import UTC
+    >>> a, b, c = (datetime(year, 1, 1, tzinfo=UTC) for year in (2026, 2027, 2028))
+    >>> overlap([(a, c)], [(b, None)]) == ((b, c),)
+    True
+    """
+    others, made = list(other), []
+    for start, end in one:
+        for begin, finish in others:
+            first = max(start, begin)
+            last = min((each for each in (end, finish) if each is not None), default=None)
+            if last is None or first < last:
+                made.append((first, last))
+    return tuple(sorted(made, key=lambda window: window[0]))
+
+
+def holds(stretches: Iterable[Window], when: datetime) -> bool:
+    """Whether a moment lies in one of some stretches of time."""
+    return any(start <= when and (end is None or when < end) for start, end in stretches)
+
+
+def names_kinds(consent: object) -> bool:
+    """Whether a consent holds for some types of resources only, so that each type has to be asked for."""
+    try:
+        provision = consent["provision"]  # type: ignore[index]
+        return "class" in provision or any("class" in part for part in provision.get("provision", []))
+    except (KeyError, TypeError):
+        return True
 
 
 def _in_time(period: Mapping[str, Any], when: datetime) -> Reason:

@@ -1,13 +1,20 @@
-"""Consents that a site brings to the centre, and people who leave for good.
+"""Consents that a site brings to the centre, who speaks for a person there, and what the centre has confirmed.
 
 A consent is kept only if it is a plain yes, in force now, to the current document of an open study (or to being told
 of studies), by a person whom this sender speaks for. Plain means: codes, dates, addresses and the person's tag, and no
 free text, so that nobody's name can come in with it. The same consent again gets the same receipt; one that is older
 than the person's last no is refused.
+
+The sender who brought the first consent speaks for a person at the centre, and nobody else. A site knows its people by
+tags that only it can make, but tags can be read on the outside of envelopes. Without this list a second site could
+withdraw, or send in the name of, somebody it has merely seen.
+
+A site keeps which consents the centre has confirmed, each with the receipt that it signed.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -20,8 +27,6 @@ from abaton.canonical import digest
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.consents import CODES, NOTIFY, SYSTEMS, Action, Ask, Json, Reason, judge
-from abaton.governance.keepers import claim_in
-from abaton.governance.receipts import Find
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.standing import (
     judged_in,
@@ -31,11 +36,30 @@ from abaton.governance.standing import (
     subject_lock,
     write_consent,
 )
-from abaton.governance.statements import Signer, Statement, check, state
+from abaton.governance.statements import Find, Signer, Statement, check, state
 from abaton.governance.tags import is_digest, is_name, is_tag
 from abaton.governance.times import first_moment, moment
 from abaton.records.fhir.elements import resources
-from abaton.store import Database
+from abaton.store import Database, insert_new
+
+
+def claim_in(connection: sql.Connection, subject: str, sender: str) -> None:
+    """Speak for a person from now on; refused if somebody else does already."""
+    insert_new(connection, schema.keepers, [{"subject": subject, "sender": sender}])
+    _check_keeper(connection, subject, sender)
+
+
+def check_keeper(database: Database, subject: str, sender: str) -> None:
+    """Refuse a sender who is not the one that speaks for a person; whom nobody has claimed anybody may bring."""
+    database.read(lambda connection: _check_keeper(connection, subject, sender))
+
+
+def _check_keeper(connection: sql.Connection, subject: str, sender: str) -> None:
+    chosen = sql.select(schema.keepers.c.sender).where(schema.keepers.c.subject == subject)
+    keeper = connection.scalar(chosen)
+    if keeper is not None and keeper != sender:
+        raise Denied(Code.NOT_YOURS, "another sender speaks for this person", where="subject")
+
 
 CONFIRMED = "consent-receipt"
 _STUDY, _DOCUMENT = "urn:abaton:study:", "urn:sha256:"
@@ -150,7 +174,7 @@ def take_consent(
             _check(connection, consent, ask, when)
             write_consent(connection, ask, consent, when)
             if ask.study:
-                stand(connection, ask.subject, ask.study, "on-study", when)
+                stand(connection, [ask.subject], ask.study, "on-study", when)
             action = "subject-enrolled" if ask.study else "subject-opted-in"
             detail = {"document": ask.document} if ask.document else {}
             entry = Entry(action, actor=key, about=ask.subject, study=ask.study, detail=detail)
@@ -193,3 +217,38 @@ def changed_in(connection: sql.Connection, subject: str, study: str) -> str:
 
 def _no(reason: Reason) -> Denied:
     return Denied(Code.NO_CONSENT, f"the consent is not in force: {reason.value}", reason=reason.value)
+
+
+def is_confirmed(database: Database, subject: str, study: str, consent: str) -> bool:
+    """Whether the centre has confirmed this very consent of a person, known by its fingerprint."""
+    table = schema.acknowledged
+    chosen = sql.select(table.c.consent).where(table.c.subject == subject, table.c.study == study)
+    return database.read(lambda connection: connection.scalar(chosen)) == consent
+
+
+def keep_confirmation(
+    database: Database, asked: tuple[str, str, str], statement: Statement, find: Find, when: datetime
+) -> Confirmed:
+    """Check a confirmation and keep it; one for something else is refused.
+
+    Args:
+        database: The governance database of the site.
+        asked: The person, the study and the fingerprint of the consent that was sent.
+        statement: What the centre answered.
+        find: The centre's signing key by its id.
+        when: The time now.
+    """
+    confirmed = read_confirmed(statement, find)
+    subject, study, consent = asked
+    if (confirmed.subject, confirmed.study, confirmed.consent) != asked:
+        raise Denied(Code.FORGED, "the confirmation is for something else", where="consent")
+    row = {"subject": subject, "study": study, "consent": consent}
+
+    def work(connection: sql.Connection) -> None:
+        table = schema.acknowledged
+        connection.execute(table.delete().where(table.c.subject == subject, table.c.study == study))
+        connection.execute(table.insert().values(**row, receipt=json.dumps(statement, sort_keys=True)))
+        append_in(connection, Entry("consent-confirmed", about=subject, study=study), when)
+
+    database.write(work, lock=subject_lock(subject))
+    return confirmed

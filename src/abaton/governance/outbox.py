@@ -22,14 +22,12 @@ from abaton.errors import SettingsError
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.consents import Action, Ask
-from abaton.governance.envelope import Header
 from abaton.governance.keys import PrivateKey, PublicKey
-from abaton.governance.receipts import Find, Receipt, read_receipt
 from abaton.governance.refusals import Code, Denied
-from abaton.governance.seal import look
 from abaton.governance.sealfiles import pieces_of, seal_file
+from abaton.governance.sealing import Header, look
 from abaton.governance.standing import reason_in, subject_lock
-from abaton.governance.statements import Statement
+from abaton.governance.statements import Find, Receipt, Statement, read_receipt
 from abaton.governance.tags import is_tag
 from abaton.governance.times import stamp
 from abaton.store import Database

@@ -8,22 +8,30 @@ what was said before stays as an older version until the study's retention remov
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sql
 
 from abaton.errors import SettingsError
 from abaton.governance import schema
-from abaton.governance.audit import Entry, append_in
+from abaton.governance.allowed import Allowed, OptedOut
+from abaton.governance.audit import Entry, append_in, append_many
 from abaton.governance.consents import Action, Ask, Json, Reason, ended, judge, make_consent
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.standing import (
     Published,
+    about,
+    any_out,
+    consent_text,
+    hold_all,
+    in_chunks,
     judged_in,
     newest_in,
+    newest_of,
+    read_consent,
     reason_in,
     refused_in,
     stand,
@@ -31,6 +39,7 @@ from abaton.governance.standing import (
     subject_lock,
     withdraw_in,
     write_consent,
+    write_consents,
 )
 from abaton.governance.tags import is_digest, is_name, is_tag
 from abaton.governance.times import stamp
@@ -48,6 +57,8 @@ class Registry:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._known: dict[tuple[str, Action], Allowed] = {}
+        self._out = OptedOut()
 
     # verbs
 
@@ -57,11 +68,20 @@ class Registry:
         document: str,
         when: datetime,
         *,
+        ends: datetime | None,
+        keep_until: datetime | None,
         content: Json | None = None,
-        ends: datetime | None = None,
-        keep_until: datetime | None = None,
     ) -> None:
-        """Publish a study's document; a new document replaces the one before, and needs new consents."""
+        """Publish a study's document; a new document replaces the one before, and needs new consents.
+
+        Args:
+            study: The study.
+            document: The fingerprint of its document.
+            when: The time now.
+            ends: When the study ends, so that retention can close it; nothing only if it has no end.
+            keep_until: When everything of it has to be gone; nothing only if it has no end.
+            content: The document itself.
+        """
         if not is_name(study) or not is_digest(document):
             raise SettingsError("a study needs a name and its document's fingerprint", remedy="give both")
         row = {
@@ -115,34 +135,60 @@ class Registry:
 
         def work(connection: sql.Connection) -> None:
             if not judged_in(connection, Ask(subject), when).allows:
-                raise _no(Reason.NOT_OPTED_IN)
-            found = study_in(connection, study)
-            if found is None or not found.is_open(when):
-                raise _no(Reason.STUDY_CLOSED)
-            if found.document != document:
-                raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
-            write_consent(connection, ask, consent, when)
-            stand(connection, subject, study, "on-study", when)
-            detail = {"document": document}
-            append_in(connection, Entry("subject-enrolled", about=subject, study=study, detail=detail), when)
+                raise no(Reason.NOT_OPTED_IN)
+            self._enrol(connection, [(ask, json.dumps(consent, sort_keys=True))], when)
 
         self._about(subject, work)
 
-    def retrieve(self, ask: Ask, when: datetime) -> Reason:
-        """Ask whether something may be done, and write down that it was asked; the answer is the consent's."""
+    def enrol_many(
+        self, people: Mapping[str, datetime | None], study: str, document: str, when: datetime
+    ) -> None:
+        """Many people wish to be told of studies and say yes to one: all of them in one transaction, or none.
 
-        def work(connection: sql.Connection) -> Reason:
-            reason = reason_in(connection, ask, when)
-            outcome = "done" if reason.allows else reason.value
-            append_in(
-                connection,
-                Entry("data-retrieved", outcome, about=ask.subject, study=ask.study,
-                      detail={"step": ask.action.value}),
-                when,
-            )  # fmt: skip
-            return reason
+        Args:
+            people: Their tags, and until when the yes of each holds; nothing if until it is withdrawn.
+            study: The study.
+            document: The fingerprint of its current document.
+            when: The time now.
+        """
+        for subject in people:
+            check_tag(subject)
 
-        return self._about(ask.subject, work)
+        def work(connection: sql.Connection) -> None:
+            hold_all(connection, people)
+            for some in in_chunks(list(people)):
+                self._opt_in(connection, some, when)
+                said = [(Ask(subject, study, document), text_until(people[subject])) for subject in some]
+                self._enrol(connection, [(ask, about(text, ask.subject)) for ask, text in said], when)
+
+        @cache
+        def text_until(until: datetime | None) -> str:
+            return consent_text(Ask("", study, document), when, until)
+
+        self.database.write(work)
+
+    def _opt_in(self, connection: sql.Connection, people: Sequence[str], when: datetime) -> None:
+        """Note for those who have not said so that they wish to be told of studies."""
+        known, text = newest_of(connection, people, ""), consent_text(Ask(""), when, None)
+        new = [s for s in people if s not in known or not judge(read_consent(known[s]), Ask(s), when).allows]
+        write_consents(connection, [(Ask(subject), about(text, subject)) for subject in new], when)
+        append_many(connection, (Entry("subject-opted-in", about=subject) for subject in new), when)
+
+    def _enrol(self, connection: sql.Connection, said: Sequence[tuple[Ask, str]], when: datetime) -> None:
+        """Keep what people say to one study, if it may be said at all."""
+        people, study, document = [ask.subject for ask, _ in said], said[0][0].study, said[0][0].document
+        found = study_in(connection, study)
+        if found is None or not found.is_open(when):
+            raise no(Reason.STUDY_CLOSED)
+        if found.document != document:
+            raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
+        if any_out(connection, people):
+            raise no(Reason.OPTED_OUT)
+        write_consents(connection, said, when)
+        stand(connection, people, study, "on-study", when)
+        detail = {"document": document}
+        told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
+        append_many(connection, told, when)
 
     def withdraw(self, subject: str, study: str, when: datetime) -> None:
         """A person takes the yes to a study back; from this moment nothing more is done. Doing it twice is once."""
@@ -167,12 +213,6 @@ class Registry:
             self.withdraw(subject, study, when)
         return studies
 
-    def monitor(self, study: str, when: datetime) -> dict[str, int]:
-        """How many people stand where in a study, by the reason of today: numbers only."""
-        asks = [Ask(s, study, self._document(study), Action.COLLECT) for s in self.subjects(study)]
-        counted = Counter(self.reason(ask, when).value for ask in asks)
-        return dict(sorted(counted.items()))
-
     # questions
 
     def reason(self, ask: Ask, when: datetime) -> Reason:
@@ -183,10 +223,32 @@ class Registry:
         """Whether something may be done with a person's records now, and with which types of them not."""
 
         def work(connection: sql.Connection) -> tuple[Reason, frozenset[str]]:
+            known = self._allowed(ask.study, ask.action)
+            document, inside = known.at(connection, when)
+            if ask.subject in inside and ask.document in ("", document):
+                every = not known.names_kinds(ask.subject)
+                return Reason.IN_FORCE, frozenset() if every else refused_in(connection, ask, kinds, when)
             reason = reason_in(connection, ask, when)
             return reason, refused_in(connection, ask, kinds, when) if reason.allows else frozenset(kinds)
 
         return self.database.read(work)
+
+    def who_may(self, study: str, action: Action, when: datetime) -> tuple[str, frozenset[str]]:
+        """The study's document and everybody whose consent is in force; see :mod:`abaton.governance.allowed`."""
+        return self.database.read(lambda connection: self.who_may_in(connection, study, action, when))
+
+    def who_may_in(
+        self, connection: sql.Connection, study: str, action: Action, when: datetime
+    ) -> tuple[str, frozenset[str]]:
+        """The same inside a transaction."""
+        return self._allowed(study, action).at(connection, when)
+
+    def who_is_out(self) -> frozenset[str]:
+        """Everybody on the opt-out list."""
+        return self.database.read(self._out.at)
+
+    def _allowed(self, study: str, action: Action) -> Allowed:
+        return self._known.setdefault((study, action), Allowed(study, action))
 
     def study(self, study: str) -> Published | None:
         """The current document of a study."""
@@ -209,22 +271,11 @@ class Registry:
         """The newest consent of a person."""
         return self.database.read(lambda connection: newest_in(connection, subject, study))
 
-    def research_subject(self, subject: str, study: str) -> Json | None:
-        """Where a person stands in a study, as a ResearchSubject resource."""
-        table = schema.subjects
-        chosen = sql.select(table.c.resource).where(table.c.subject == subject, table.c.study == study)
-        found = self.database.read(lambda connection: connection.scalar(chosen))
-        return None if found is None else dict(json.loads(found))
-
     def receive(self, consent: Any, ask: Ask, when: datetime) -> None:
         """Keep a Consent resource that came from elsewhere; it counts for what it says, and no more."""
         if judge(consent, ask, when) is Reason.MALFORMED or not isinstance(consent, dict):
             raise Denied(Code.MALFORMED, "this is not a Consent that can be understood", where="consent")
         self._say(ask, consent, "consent-received", when)
-
-    def _document(self, study: str) -> str:
-        found = self.study(study)
-        return found.document if found else ""
 
     def _say(self, ask: Ask, consent: Json, action: str, when: datetime) -> None:
         def work(connection: sql.Connection) -> None:
@@ -234,10 +285,16 @@ class Registry:
         self._about(ask.subject, work)
 
     def _about(self, subject: str, work: Callable[[sql.Connection], T]) -> T:
-        if not is_tag(subject):
-            raise SettingsError("a person is named by a tag here", remedy="make one with governance.tags.tag")
+        check_tag(subject)
         return self.database.write(work, lock=subject_lock(subject))
 
 
-def _no(reason: Reason) -> Denied:
+def check_tag(subject: str) -> None:
+    """Refuse a person's name where a tag is expected."""
+    if not is_tag(subject):
+        raise SettingsError("a person is named by a tag here", remedy="make one with governance.tags.tag")
+
+
+def no(reason: Reason) -> Denied:
+    """The refusal for a reason."""
     return Denied(Code.NO_CONSENT, f"there is no consent in force: {reason.value}", reason=reason.value)

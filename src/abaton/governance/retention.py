@@ -1,9 +1,10 @@
 """Retention: what a study may no longer keep is found, told and deleted, by a command that can run every night.
 
 A study that has ended is closed: nothing more is collected or used for it. A study whose time of keeping is over loses
-everything: envelopes, rows of the vault with their keys, consents and cohorts. The audit chain stays; it holds tags
-only. Uploads that nobody completed and keys that belong to no row are swept up. Doing it again finds
-nothing left to do.
+everything, at the site and at the centre: envelopes, rows of the vault with their keys, consents, cohorts, finished
+withdrawals and receipts about people. What stays is the study's document, the ledger of used numbers and the audit
+chain, which hold tags at most; withdrawals that are still under way go on to their end. Uploads that nobody completed
+and keys that belong to no row are swept up. Doing it again finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.outbox import Outbox
 from abaton.governance.registry import Registry
-from abaton.governance.signing import forget_nonces
+from abaton.governance.senders import forget_nonces
 from abaton.governance.standing import Published
 from abaton.governance.times import moment, stamp
 from abaton.governance.vault import Vault
+from abaton.governance.withdrawal import Step
 from abaton.store import Database
 
 STALE_UPLOAD = timedelta(days=7)
@@ -95,14 +97,25 @@ _OF_STUDY = {
     "consents": schema.consents,
     "subjects": schema.subjects,
     "cohorts": schema.snapshots,
+    "rounds": schema.rounds,
     "marks": schema.marks,
+    "consents-from-forms": schema.form_consents,
+    "confirmations": schema.acknowledged,
+    "deletion-receipts": schema.deletions,
+    "withdrawals": schema.withdrawals,
 }
+
+
+def _of(table: sql.Table, study: str) -> sql.ColumnElement[bool]:
+    """The rows of a study that go; of withdrawals only those that are done."""
+    ours = table.c.study == study
+    return ours & (table.c.step == Step.DONE.value) if table is schema.withdrawals else ours
 
 
 def _counts(holdings: Holdings, study: str) -> dict[str, int]:
     def work(connection: sql.Connection) -> dict[str, int]:
         return {
-            what: int(connection.scalar(sql.select(sql.func.count()).where(table.c.study == study)) or 0)
+            what: int(connection.scalar(sql.select(sql.func.count()).where(_of(table, study))) or 0)
             for what, table in _OF_STUDY.items()
         }
 
@@ -124,14 +137,15 @@ def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
                 (folder / digest).unlink(missing_ok=True)
                 (folder / f"{digest}.part").unlink(missing_ok=True)
         ours = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study.study)
-        connection.execute(members.delete().where(members.c.snapshot.in_(ours)))
+        for table in (members, schema.leavers):
+            connection.execute(table.delete().where(table.c.snapshot.in_(ours)))
         for table in _OF_STUDY.values():
-            connection.execute(table.delete().where(table.c.study == study.study))
+            connection.execute(table.delete().where(_of(table, study.study)))
         detail: dict[str, str | int] = {what: n for what, n in counted.items() if n}
         append_in(connection, Entry("study-expired", study=study.study, detail=detail), when)
 
     holdings.database.write(work, lock=f"study/{study.study}")
-    holdings.database.scrub(schema.members, *_OF_STUDY.values())
+    holdings.database.scrub(schema.members, schema.leavers, *_OF_STUDY.values())
 
 
 def _forget_old(database: Database, when: datetime) -> None:

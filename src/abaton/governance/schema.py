@@ -20,11 +20,12 @@ from sqlalchemy import (
     UniqueConstraint,
     event,
     select,
+    text,
 )
 
 from abaton.errors import StoreError
 
-VERSION = 1
+VERSION = 2
 
 metadata = MetaData()
 
@@ -70,6 +71,31 @@ subjects = Table(
     Column("resource", Text, nullable=False),
 )
 
+opt_outs = Table(  # who has opted out of every use for research; wins over any consent and any permit
+    "opt_outs",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("since", Text, nullable=False),
+)
+
+form_consents = Table(  # whose newest consent was read from a form that is kept elsewhere
+    "form_consents",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+)
+
+grounds = (
+    Table(  # permits and stated grounds on which a study's document is worked on without single consents
+        "grounds",
+        metadata,
+        Column("study", Text, primary_key=True),
+        Column("document", Text, primary_key=True),
+        Column("ground", Text, primary_key=True),
+        Column("noted", Text, nullable=False),
+    )
+)
+
 snapshots = Table(
     "snapshots",
     metadata,
@@ -78,6 +104,7 @@ snapshots = Table(
     Column("document", Text, nullable=False),
     Column("purpose", Text, nullable=False),
     Column("at", Text, nullable=False),
+    Column("base", Text, nullable=False, server_default=""),  # the snapshot it differs little from
 )
 
 members = Table(
@@ -87,6 +114,14 @@ members = Table(
     Column("subject", Text, primary_key=True),
     Column("left", Text, nullable=False),  # when the person left it; empty while in
     Index("members_by_subject", "subject"),
+)
+
+leavers = Table(  # who is in the snapshot's base, and not in the snapshot
+    "leavers",
+    metadata,
+    Column("snapshot", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Index("leavers_by_subject", "subject"),
 )
 
 rounds = Table(
@@ -230,10 +265,13 @@ acknowledged = Table(  # at a site: consents that the centre has confirmed
 
 @event.listens_for(metadata, "after_create")
 def _check_version(_target: Any, connection: Connection, **_more: Any) -> None:
-    """Write the version down in a new database; refuse one that a newer Abaton has made."""
+    """Write the version down in a new database; bring an older one up to it; refuse one of a newer Abaton."""
     found = connection.scalar(select(tables.c.version).where(tables.c.name == "governance"))
     if found is None:
         connection.execute(tables.insert().values(name="governance", version=VERSION))
+    elif found == 1:
+        connection.execute(text("ALTER TABLE snapshots ADD COLUMN base TEXT NOT NULL DEFAULT ''"))
+        connection.execute(tables.update().where(tables.c.name == "governance").values(version=VERSION))
     elif found > VERSION:
         raise StoreError(
             f"the governance tables are of version {found}, and this Abaton knows {VERSION}",

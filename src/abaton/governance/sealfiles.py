@@ -1,4 +1,7 @@
-"""Sealed files: written and opened whole or not at all, however large they are."""
+"""Sealed files: written and opened whole or not at all, however large they are.
+
+The receiver's ledger: which numbers of which senders were used, so that nothing is taken in twice unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,21 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import IO
+
+import sqlalchemy as sql
 
 from abaton.canonical import canonical
 from abaton.errors import Refused, SettingsError
 from abaton.files import replacing
-from abaton.governance.envelope import Header
-from abaton.governance.keys import PrivateKey, PublicKey
-from abaton.governance.rings import Ring
-from abaton.governance.seal import MOST_CONTENT, Find, Looked, look, opened, seal
+from abaton.governance import schema
+from abaton.governance.audit import Entry, append_in
+from abaton.governance.keys import PrivateKey, PublicKey, Ring
+from abaton.governance.refusals import Code, Denied
+from abaton.governance.sealing import MOST_CONTENT, Find, Header, Looked, look, opened, seal
+from abaton.store import Database
 
 _PIECE = 1 << 18
 _LONGEST_LINE = 1 << 28
@@ -126,3 +134,30 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def use_number(database: Database, looked: Looked, when: datetime, *, again: bool = False) -> None:
+    """Enter an envelope's number in the ledger; a number that was used before is refused as a replay.
+
+    Args:
+        database: The governance database of the receiver.
+        looked: The envelope, checked.
+        when: The time now.
+        again: Whether the very same envelope may be opened once more, as after a crash.
+    """
+    head, table = looked.header, schema.ledger
+    key = {"sender": head.sender, "study": head.study, "sequence": head.sequence}
+
+    def work(connection: sql.Connection) -> None:
+        chosen = sql.select(table.c.digest).where(*(table.c[name] == value for name, value in key.items()))
+        known = connection.scalar(chosen)
+        if known is not None and not (again and known == looked.digest):
+            raise Denied(Code.REPLAYED, "this sender has used this number already", where="ledger")
+        if known is None:
+            connection.execute(table.insert().values(**key, digest=looked.digest, receipt=""))
+        entry = Entry(
+            "envelope-opened", actor=head.sender, study=head.study, detail={"digest": looked.digest}
+        )
+        append_in(connection, entry, when)
+
+    database.write(work, lock=f"ledger/{head.sender}/{head.study}")

@@ -65,6 +65,11 @@ def last_moment(text: object) -> datetime | None:
         return None
 
 
+def day_start(day: date) -> datetime:
+    """The first moment of a day."""
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
 def day_end(day: date) -> datetime:
     """The first moment after a day."""
-    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    return day_start(day) + timedelta(days=1)

@@ -5,6 +5,8 @@ Invariants:
 (2) an action can be repeated without harm, so a crash at any moment only repeats the step that was under way;
 (3) a step that has to wait for somebody stays, with what it waits for and since when, on a list that anybody can see;
 (4) a case that is done is never begun again by itself.
+
+What a site does at each step of a withdrawal.
 """
 
 from __future__ import annotations
@@ -22,10 +24,15 @@ import sqlalchemy as sql
 from abaton.errors import AbatonError, StoreError
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
+from abaton.governance.cohorts import leave_cohorts, mark_rounds
+from abaton.governance.outbox import Outbox
 from abaton.governance.refusals import Code, Denied
+from abaton.governance.registry import Registry
 from abaton.governance.standing import subject_lock
+from abaton.governance.statements import Find, Signer, Statement, read_deleted, write_order
 from abaton.governance.tags import is_name, is_tag
-from abaton.governance.times import stamp
+from abaton.governance.times import moment, stamp
+from abaton.governance.vault import Vault
 from abaton.store import Database
 
 
@@ -206,3 +213,78 @@ def _find(connection: sql.Connection, study: str, subject: str) -> Case | None:
 def _read(row: Any) -> Case:
     fields = dict(row._mapping)
     return Case(**{**fields, "step": Step(row.step), "evidence": json.loads(row.evidence)})
+
+
+Send = Callable[[Statement], Statement | None]
+"""Takes a deletion order to the centre and brings its receipt; nothing if the centre cannot be reached now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All that a site needs to let somebody go.
+
+    Args:
+        registry: The consents.
+        outbox: What waits to be sent.
+        vault: The mapping table; nothing if the study keeps none.
+        signer: The site's signing key.
+        send: The way to the centre.
+        find: The centre's signing key by its id.
+        forget: Deletes other local copies of a person in a study, such as caches: (study, subject tag).
+    """
+
+    registry: Registry
+    outbox: Outbox
+    vault: Vault | None
+    signer: Signer
+    send: Send
+    find: Find
+    forget: Callable[[str, str], None] = lambda study, subject: None
+
+
+def site_actions(site: Site) -> Mapping[Step, Action]:
+    """The actions of a site, each of which can be repeated."""
+    database = site.registry.database
+
+    def stop(case: Case, when: datetime) -> Mapping[str, Any]:
+        site.registry.withdraw(case.subject, case.study, when)
+        return {}
+
+    def local(case: Case, when: datetime) -> Mapping[str, Any]:
+        site.forget(case.study, case.subject)
+        site.outbox.forget(case.study, case.subject)
+        return {}
+
+    def order(case: Case, when: datetime) -> Mapping[str, Any]:
+        # Dated with the withdrawal, so that the order is the same however often it is made.
+        return {"order": write_order(site.signer, case.study, case.subject, moment(case.since))}
+
+    def receipt(case: Case, when: datetime) -> Mapping[str, Any]:
+        answer = site.send(case.evidence["order"])
+        if answer is None:
+            raise Waiting("the-centre")
+        deleted = read_deleted(answer, site.find)
+        if (deleted.study, deleted.subject) != (case.study, case.subject):
+            raise Denied(Code.FORGED, "the deletion receipt is for something else", where="withdrawal")
+        return {"receipt": answer}
+
+    def key(case: Case, when: datetime) -> Mapping[str, Any]:
+        if site.vault is not None:
+            site.vault.destroy_key(case.study, case.row)
+        return {}
+
+    def row(case: Case, when: datetime) -> Mapping[str, Any]:
+        if site.vault is not None:
+            site.vault.destroy_row(case.study, case.row)
+        return {}
+
+    def cohort(case: Case, when: datetime) -> Mapping[str, Any]:
+        leave_cohorts(database, case.study, case.subject, when)
+        return {}
+
+    def rounds(case: Case, when: datetime) -> Mapping[str, Any]:
+        marked = mark_rounds(database, case.study, case.subject, when)
+        return {"rounds": [list(round_) for round_ in marked]}
+
+    steps = (stop, local, order, receipt, key, row, cohort, rounds)
+    return dict(zip(tuple(Step)[:-1], steps, strict=True))

@@ -19,7 +19,7 @@ from abaton.control import Arrived, Event, State
 from abaton.engines import Profile
 from abaton.governance import Registry, members_of, metadata, rounds_with
 from abaton.lab.hospitals import HOSPITALS, write
-from abaton.site import subject_tag
+from abaton.site import publish, subject_tag
 from abaton.store import Database
 from abaton.study import Study, load_study, write_toml
 
@@ -130,13 +130,13 @@ def _ask_everybody(place: Path, study: Study, rng: np.random.Generator) -> None:
     """Publish the study at a hospital and let everybody answer: most say yes, some no, some yeses have run out."""
     registry = Registry(Database(place / "consents.db", metadata, durable=False))
     key, before = (place / "tags.key").read_bytes(), NOW - timedelta(days=60)
-    registry.publish(study.study.id, study.hash, before)
+    publish(registry, study, before)
+    said: dict[str, datetime | None] = {}
     for line in (place / "Patient.ndjson").read_text(encoding="utf-8").splitlines():
         person = subject_tag(key, json.loads(line)["id"])
         answer = rng.random()
-        if answer < REFUSED:
-            continue
-        until = NOW - timedelta(days=1) if answer < REFUSED + EXPIRED else NOW + timedelta(days=365)
-        registry.opt_in(person, before)
-        registry.enrol(person, study.study.id, study.hash, before, until=until)
+        if answer >= REFUSED:
+            has_run_out = answer < REFUSED + EXPIRED
+            said[person] = NOW + (timedelta(days=-1) if has_run_out else timedelta(days=365))
+    registry.enrol_many(said, study.study.id, study.hash, before)
     registry.database.close()

@@ -1,18 +1,22 @@
 """The site: where a hospital's records are, what it asks beyond the study, and its part of the pipeline."""
 
+from abaton.site.agreements import Agreements, read_agreements
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.centre import CentreAway, CentreClient
 from abaton.site.checking import Check, check_site, checked
 from abaton.site.consent import (
-    WITHDRAWN,
+    SAID_NO,
     ConsentGate,
+    OptOuts,
     Permission,
+    PermittedUse,
     RegisteredConsents,
     StatedGround,
+    publish,
     subject_tag,
 )
-from abaton.site.dealings import Dealings, deal
+from abaton.site.dealings import Dealings, deal, site_holdings
 from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.masking import masked
@@ -28,7 +32,8 @@ from abaton.site.starting import starter
 from abaton.site.web import Web
 
 __all__ = [
-    "WITHDRAWN",
+    "SAID_NO",
+    "Agreements",
     "BulkSource",
     "CentreAway",
     "CentreClient",
@@ -40,7 +45,9 @@ __all__ = [
     "Funnel",
     "KeptSubject",
     "Limits",
+    "OptOuts",
     "Permission",
+    "PermittedUse",
     "Query",
     "RecordsPart",
     "RegisteredConsents",
@@ -67,8 +74,11 @@ __all__ = [
     "load_site",
     "masked",
     "open_site",
+    "publish",
     "queries",
+    "read_agreements",
     "site_from_toml",
+    "site_holdings",
     "smallest_count",
     "starter",
     "subject_tag",

@@ -22,10 +22,9 @@ import httpx
 from abaton.canonical import digest as fingerprint
 from abaton.errors import AbatonError, SettingsError
 from abaton.governance import Code, Denied, PrivateKey, PublicRing, Statement
-from abaton.governance.signing import Asked, authorisation
-from abaton.site.patience import Clock, Patience, asked_pause, pause_before
+from abaton.governance.senders import Asked, authorisation
+from abaton.site.patience import PASSING, Clock, Passing, Patience, asked_pause, persist
 
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _MOST_ANSWER = 1 << 24
 _JSON = {"content-type": "application/json"}
 
@@ -103,11 +102,6 @@ class CentreClient:
         """Bring a signed deletion order; the centre's receipt."""
         return self._ask("POST", "/v1/withdrawals", _written(order), _JSON)
 
-    def leave(self, notice: Statement) -> tuple[Statement, list[Statement]]:
-        """Bring a signed exit notice; the centre's confirmation and its deletion receipts."""
-        answer = self._ask("POST", "/v1/exits", _written(notice), _JSON)
-        return _member(answer, "confirmation", dict), _member(answer, "receipts", list)
-
     def upload(
         self, path: Path, digest: str, size: int, step: Callable[[int], None] = lambda sent: None
     ) -> Statement:
@@ -141,18 +135,21 @@ class CentreClient:
     def _ask(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        for attempt in range(self.patience.retries + 1):
+        def attempt() -> httpx.Response:
             try:
                 response = self._once(method, target, body, headers or {})
             except httpx.TransportError:
-                asked = None
-            else:
-                if response.status_code not in _PASSING:
-                    return _answer(response)
-                asked = asked_pause(response.headers, self.clock.now())
-            if attempt < self.patience.retries:
-                self.clock.sleep(pause_before(attempt + 1, asked))
-        raise CentreAway("the research centre cannot be reached", where=self.url, remedy="try again later")
+                raise Passing("the line broke") from None
+            if response.status_code in PASSING:
+                raise Passing("the centre is busy", asked_pause(response.headers, self.clock.now()))
+            return response
+
+        try:
+            return _answer(persist(attempt, self.patience, self.clock))
+        except Passing:
+            raise CentreAway(
+                "the research centre cannot be reached", where=self.url, remedy="try again later"
+            ) from None
 
     def _once(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
         request = self._http.build_request(method, self.url + target, content=body, headers=headers)

@@ -105,7 +105,7 @@ def checked(site: Site, report: Report | None = None) -> Check:
         _read(site, floor),
         aside,
         {why: findings.masked(count, floor) for why, count in sorted(site.left_out.items())},
-        (*_on(site, read, last), *remarks),
+        (*_on(site, read, last), *remarks, site.gate.words()),
         floor,
         usable and last > 0,
     )

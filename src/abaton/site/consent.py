@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from abaton.governance import Action, Ask, Reason, Registry, tag
-
-WITHDRAWN = "the consent was withdrawn"
+from abaton.canonical import digest
+from abaton.governance import Action, Ask, Permit, Reason, Registry, tag
+from abaton.study import Study
+from abaton.study.document import FORMAT
 
 _WORDS = {
     Reason.ABSENT: "there is no consent",
     Reason.EXPIRED: "the consent has expired",
     Reason.NOT_YET: "the consent does not hold yet",
-    Reason.WITHDRAWN: WITHDRAWN,
+    Reason.WITHDRAWN: "the consent was withdrawn",
     Reason.OTHER_DOCUMENT: "the consent is to another version of the study document",
     Reason.NOT_OPTED_IN: "the person takes part in no studies",
     Reason.NOT_PERMITTED: "the consent does not permit this",
+    Reason.OPTED_OUT: "the person has opted out of use for research",
     Reason.STUDY_CLOSED: "the registry does not have this study as open",
 }
+
+
+SAID_NO = frozenset(_WORDS[each] for each in (Reason.WITHDRAWN, Reason.OPTED_OUT, Reason.NOT_OPTED_IN))
+"""The reasons for which somebody has left, whatever a clock says."""
 
 
 class Permission(NamedTuple):
@@ -54,6 +60,26 @@ class ConsentGate(Protocol):
             kinds: The types of resources that it is to be done with.
         """
 
+    def words(self) -> str:
+        """On what ground records are used, for a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptOuts:
+    """Those who have opted out of any use for research, by the list that was read last.
+
+    Args:
+        registry: Where the list is kept.
+        key: The key under which people are known there.
+    """
+
+    registry: Registry
+    key: bytes = field(repr=False)
+
+    def names(self, subject: str) -> bool:
+        """Whether a person is on the list."""
+        return subject_tag(self.key, subject) in self.registry.who_is_out()
+
 
 @dataclass(frozen=True, slots=True)
 class StatedGround:
@@ -65,6 +91,11 @@ class StatedGround:
     """
 
     ground: str
+    opt_outs: OptOuts | None = None
+
+    def in_general(self, moment: datetime) -> Permission:
+        """What holds for whoever has not opted out."""
+        return Permission(allowed=True, ground=self.ground)
 
     def __call__(
         self,
@@ -73,8 +104,74 @@ class StatedGround:
         action: Action = Action.COLLECT,
         kinds: Collection[str] = (),
     ) -> Permission:
-        """Everybody is allowed, on the stated ground."""
-        return Permission(allowed=True, ground=self.ground)
+        """Everybody is allowed on the stated ground, but for those who have opted out."""
+        return _OUT if self.opt_outs and self.opt_outs.names(subject) else self.in_general(moment)
+
+    def words(self) -> str:
+        """On what ground, for a report."""
+        return f"used on a ground that the site states: {self.ground}{_but(self.opt_outs)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PermittedUse:
+    """A data permit for one study document, minus those who have opted out.
+
+    Args:
+        permit: The permit.
+        purpose: What the study is for.
+        document: The hash of its document.
+        opt_outs: The opt-out list, if the site has one.
+    """
+
+    permit: Permit
+    purpose: str
+    document: str
+    opt_outs: OptOuts | None = None
+
+    def in_general(self, moment: datetime) -> Permission:
+        """What holds for whoever has not opted out."""
+        reason = self.permit.reason(self.document, self.purpose, moment)
+        if reason.allows:
+            return Permission(allowed=True, ground=f"permit {self.permit.digest} for {self.document}")
+        return Permission(allowed=False, reason=_PERMIT_WORDS[reason])
+
+    def __call__(
+        self,
+        subject: str,
+        moment: datetime,
+        action: Action = Action.COLLECT,
+        kinds: Collection[str] = (),
+    ) -> Permission:
+        """Everybody is allowed while the permit holds, but for those who have opted out."""
+        return _OUT if self.opt_outs and self.opt_outs.names(subject) else self.in_general(moment)
+
+    def words(self) -> str:
+        """On what ground, for a report."""
+        made = self.permit
+        return (
+            f"used on data permit {made.number} of {made.authority}, {made.start} to {made.end}, "
+            f"for {', '.join(made.purposes)}, given for document {made.document}{_but(self.opt_outs)}"
+        )
+
+
+_OUT = Permission(allowed=False, reason="the person has opted out of use for research")
+_PERMIT_WORDS = {
+    Reason.OTHER_DOCUMENT: "the data permit was given for another version of the study document",
+    Reason.NOT_PERMITTED: "the data permit does not name the study's purpose",
+    Reason.NOT_YET: "the data permit does not hold yet",
+    Reason.EXPIRED: "the data permit has expired",
+}
+
+
+def _but(opt_outs: OptOuts | None) -> str:
+    if opt_outs is None:
+        return ""
+    return f"; whoever is on the opt-out list {list_digest(opt_outs.registry.who_is_out())} is left out"
+
+
+def list_digest(tags: Collection[str]) -> str:
+    """The fingerprint of a list of people, by which the audit chain and the report know it."""
+    return digest(sorted(tags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +207,20 @@ class RegisteredConsents:
             allowed=False, reason=_WORDS.get(reason, f"the consent does not hold: {reason.value}")
         )
 
+    def words(self) -> str:
+        """On what ground, for a report."""
+        return f"used with each person's consent to document {self.document}"
+
     def __repr__(self) -> str:
         return f"RegisteredConsents({self.study})"
+
+
+def publish(registry: Registry, study: Study, when: datetime) -> None:
+    """Publish a study's document in a registry, with its end and with the time after which all of it must be gone."""
+    content = {"format": FORMAT, **study.content()}
+    registry.publish(
+        study.study.id, study.hash, when, ends=study.ends, keep_until=study.keep_until, content=content
+    )
 
 
 def subject_tag(key: bytes, subject: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,28 +13,26 @@ from abaton.errors import Refused, SettingsError
 from abaton.governance import (
     Cascade,
     Case,
+    Holdings,
     Outbox,
     PrivateKey,
     Registry,
     Ring,
     Statement,
     Vault,
-    metadata,
     row_tag,
     site_actions,
     verifier,
 )
 from abaton.governance import Site as Leaving
-from abaton.governance.keyfiles import read_public
-from abaton.records.deid.pseudonyms import check_key
+from abaton.governance.keys import read_public
 from abaton.records.exporting import pseudonyms_for
 from abaton.site.centre import CentreAway, CentreClient
-from abaton.site.consent import subject_tag
-from abaton.site.opening import open_site, private_bytes, study_key
+from abaton.site.consent import publish, subject_tag
+from abaton.site.opening import open_registry, open_site, study_key, tags_key
 from abaton.site.patience import Patience
 from abaton.site.reading import SiteFile
 from abaton.site.sending import Sender, Sending, Step
-from abaton.store import Database
 from abaton.study import Shares, Study
 
 
@@ -66,12 +64,11 @@ class Dealings:
         """How a person is known in the registry."""
         return subject_tag(self.tags, patient)
 
-    def enrol(self, study: Study, patient: str, until: datetime | None = None) -> None:
-        """Note that a person wishes to be told of studies and says yes to this one."""
-        when, subject = self.now(), self.tag_of(patient)
-        self.registry.publish(study.study.id, study.hash, when)
-        self.registry.opt_in(subject, when)
-        self.registry.enrol(subject, study.study.id, study.hash, when, until=until)
+    def enrol(self, study: Study, patients: Iterable[str], until: datetime | None = None) -> None:
+        """Note that people wish to be told of studies and say yes to this one: all of them, or none."""
+        when, people = self.now(), {self.tag_of(patient): until for patient in patients}
+        publish(self.registry, study, when)
+        self.registry.enrol_many(people, study.study.id, study.hash, when)
 
     def send(self, study: Study, step: Step = lambda words: None, *, collect: bool = True) -> Sending:
         """Collect, de-identify, seal and send everybody who agreed; goes on where it was stopped."""
@@ -127,8 +124,8 @@ def deal(file: SiteFile, ring: Ring, now: Callable[[], datetime]) -> Iterator[De
         now: The time.
     """
     document = file.document
-    centre, registry, tags = document.centre, document.consent.registry, document.keys.tags
-    if centre is None or registry is None or tags is None:
+    centre = document.centre
+    if centre is None or not document.consent.by_person:
         raise SettingsError(
             "the site names no centre, or keeps no registry of consents",
             where=file.name,
@@ -144,13 +141,26 @@ def deal(file: SiteFile, ring: Ring, now: Callable[[], datetime]) -> Iterator[De
     )
     with contextlib.ExitStack() as stack:
         stack.callback(client.close)
-        database = stack.enter_context(Database(_database(file, registry), metadata))
+        registry = open_registry(file)
+        stack.callback(registry.database.close)
         vault = _vault(file)
         if vault is not None:
             stack.callback(vault.close)
-        outbox = Outbox(file.path(centre.outbox), database)
-        key = check_key(private_bytes(file.path(tags)))
-        yield Dealings(file, Registry(database), outbox, vault, ring.signing, client, key, now)
+        outbox = Outbox(file.path(centre.outbox), registry.database)
+        yield Dealings(file, registry, outbox, vault, ring.signing, client, tags_key(file), now)
+
+
+@contextlib.contextmanager
+def site_holdings(file: SiteFile) -> Iterator[Holdings]:
+    """What a site keeps of its studies, for :func:`abaton.governance.enforce`: registry, outbox and mapping table."""
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(open_registry(file).database)
+        vault = _vault(file)
+        if vault is not None:
+            stack.callback(vault.close)
+        centre = file.document.centre
+        outbox = None if centre is None else Outbox(file.path(centre.outbox), database)
+        yield Holdings(database, outbox=outbox, vault=vault)
 
 
 def _vault(file: SiteFile) -> Vault | None:

@@ -18,10 +18,14 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from abaton.errors import Refused, SettingsError
+from abaton.governance.consents import Action
+from abaton.governance.elsewhere import Permit
+from abaton.governance.forms import RESEARCH, Form
 from abaton.records.deid.need import Dates, Rule
 from abaton.records.deid.plan import Plan
 from abaton.records.fhir.elements import resources
-from abaton.study.values import Part, Text, fault
+from abaton.study import Purpose
+from abaton.study.values import Day, Part, Text, fault
 
 _FILES = frozenset({"paths"})
 _WEB = frozenset({"url", "work", "page", "timeout", "retries", "hosts", "ca", "smart"})
@@ -67,6 +71,7 @@ def _without_password(place: str) -> str:
 Place = Annotated[str, AfterValidator(_place)]
 Address = Annotated[str, AfterValidator(_address)]
 ResourceType = Annotated[str, AfterValidator(_resource_type)]
+Token = Annotated[str, Field(pattern=r"^[!-~]{1,500}$")]
 Host = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")]
 
 
@@ -183,20 +188,120 @@ class Rules(Part):
     deidentification: tuple[SiteRule, ...] = ()
 
 
-class ConsentPart(Part):
-    """Why records may be used: a registry of consents, or a lawful ground that the site itself answers for."""
+class FormActions(Part):
+    """Which codes of a form stand for which of our actions; what none stands for is not allowed."""
 
-    registry: Annotated[Place, AfterValidator(_without_password)] | None = None
-    ground: Text | None = None
+    collect: tuple[Token, ...] = ()
+    send: tuple[Token, ...] = ()
+    train: tuple[Token, ...] = ()
+
+
+class FormPart(Part):
+    """A form that people sign elsewhere, told by FHIR Consent resources: where they are and what their codes mean."""
+
+    name: Text
+    resources: tuple[Place, ...] = Field(min_length=1)
+    policies: tuple[Token, ...] = Field(min_length=1)
+    scopes: tuple[Annotated[str, Field(pattern=r"^[a-z-]{1,40}$")], ...] = ("research",)
+    purposes: tuple[Token, ...] = RESEARCH
+    recipients: tuple[Token, ...] = ()
+    actions: FormActions
+
+    def plain(self) -> Form:
+        """The form as governance reads it."""
+        codes = {
+            Action.COLLECT: self.actions.collect,
+            Action.SEND: self.actions.send,
+            Action.TRAIN: self.actions.train,
+        }
+        return Form(
+            self.name,
+            frozenset(self.policies),
+            {action: frozenset(named) for action, named in codes.items()},
+            frozenset(self.scopes),
+            frozenset(self.purposes),
+            frozenset(self.recipients),
+        )
+
+
+class PermitPart(Part):
+    """A data permit of a health data access body, as it stands on the permit (EHDS, Article 68)."""
+
+    number: Text
+    authority: Text
+    start: Day
+    end: Day
+    purposes: tuple[Purpose, ...] = Field(min_length=1)
+    document: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.end < self.start:
+            raise fault("the permit ends before it begins", "write its first day as start, its last as end")
+        return self
+
+    def plain(self) -> Permit:
+        """The permit as governance knows it."""
+        purposes = tuple(sorted(purpose.value for purpose in self.purposes))
+        return Permit(self.number, self.authority, self.start, self.end, purposes, self.document)
+
+
+class OptOutsPart(Part):
+    """Where the list is of those who have opted out of any use for research (EHDS, Article 71)."""
+
+    file: Place | None = None
+    url: Address | None = None
+    fhir: Address | None = None
+    ca: Place | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.registry is None) == (self.ground is None):
+        if sum(place is not None for place in (self.file, self.url, self.fhir)) != 1:
             raise fault(
-                "nothing may be used without a consent in force or a stated ground",
-                "give 'registry' (a path) or 'ground' (a sentence), one of them",
+                "it is not clear where the opt-out list is",
+                "give 'file' (a list of Patient ids), 'url' (the same on a server) or 'fhir' (a server)",
             )
         return self
+
+
+class ConsentPart(Part):
+    """Why records may be used: each person's consent, a data permit, or a lawful ground that the site answers for."""
+
+    registry: Annotated[Place, AfterValidator(_without_password)] | None = None
+    ground: Text | None = None
+    permit: PermitPart | None = None
+    forms: tuple[FormPart, ...] = ()
+    opt_outs: OptOutsPart | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.ground is not None and self.permit is not None:
+            raise fault(
+                "two grounds are given", "give 'ground' (a sentence) or [consent.permit], one of them"
+            )
+        if self.registry is None and self.ground is None and self.permit is None:
+            raise fault(
+                "nothing may be used without a consent in force, a permit or a stated ground",
+                "give 'registry' (a path), [consent.permit] or 'ground' (a sentence)",
+            )
+        if self.forms and not self.by_person:
+            raise fault("forms are read, but not asked for", "leave out the ground, the permit, or the forms")
+        return self
+
+    @property
+    def by_person(self) -> bool:
+        """Whether everybody needs a consent of their own."""
+        return self.ground is None and self.permit is None
+
+    @property
+    def place(self) -> str:
+        """Where the registry is; a ground or a permit is written into its audit chain, too."""
+        return self.registry or "governance.db"
+
+    @property
+    def knows_people(self) -> bool:
+        """Whether people are known by tags: for their consents, or for their opt-outs."""
+        return self.by_person or self.opt_outs is not None
 
 
 class Keys(Part):
@@ -292,9 +397,9 @@ class SiteDocument(Part):
 
     @model_validator(mode="after")
     def _known_by_tags(self) -> Self:
-        if self.consent.registry is not None and self.keys.tags is None:
+        if self.consent.knows_people and self.keys.tags is None:
             raise fault(
-                "a registry knows people by tags, and no key for them is named",
+                "consents and opt-outs know people by tags, and no key for them is named",
                 "write tags = 'tags.key' under [keys]",
             )
         return self

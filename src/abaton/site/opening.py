@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
+from abaton.canonical import digest
 from abaton.errors import SettingsError
-from abaton.governance import Registry, metadata
+from abaton.governance import Registry, ground_noted, metadata, note_permit
 from abaton.records.deid.need import Mechanism, Need
 from abaton.records.deid.pseudonyms import MappingSink, check_key
 from abaton.records.exporting import pseudonyms_for
 from abaton.site.bulk import BulkSource, Wanted
-from abaton.site.consent import ConsentGate, RegisteredConsents, StatedGround
+from abaton.site.consent import ConsentGate, OptOuts, PermittedUse, RegisteredConsents, StatedGround
 from abaton.site.document import Kind
 from abaton.site.patience import Clock, Patience
 from abaton.site.queries import queries, types_of
@@ -52,26 +53,53 @@ def open_site(
     need = study.need(now.date())
     names = pseudonyms_for(need, study_key(file, need), file.document.site.id, sink)
     return Site(
-        file.document, study, open_source(file, study, need, step), gate or gate_of(file, study), names, now
+        file.document,
+        study,
+        open_source(file, study, need, step),
+        gate or gate_of(file, study, now),
+        names,
+        now,
     )
 
 
-def gate_of(file: SiteFile, study: Study) -> ConsentGate:
-    """The gate that the document names: a stated ground, or the registry of consents."""
-    consent, key = file.document.consent, file.document.keys.tags
-    if consent.ground is not None:
-        return StatedGround(consent.ground)
-    assert consent.registry is not None
-    assert key is not None
-    place: str | Path = consent.registry
-    if "://" not in consent.registry:
-        place = file.path(consent.registry)
-        if not place.is_file():
-            raise SettingsError(
-                "the registry of consents is not there", where=str(place), remedy="correct consent.registry"
-            )
-    registry = Registry(Database(place, metadata))
-    return RegisteredConsents(registry, check_key(private_bytes(file.path(key))), study.study.id, study.hash)
+def gate_of(file: SiteFile, study: Study, now: datetime | None = None) -> ConsentGate:
+    """The gate that the document names: the registry of consents, a data permit, or a stated ground.
+
+    A permit and a ground are written into the audit chain before anything is used on them.
+    """
+    consent = file.document.consent
+    registry = open_registry(file, must_exist=consent.by_person)
+    key = tags_key(file) if consent.knows_people else b""
+    if consent.by_person:
+        return RegisteredConsents(registry, key, study.study.id, study.hash)
+    when, out = now or datetime.now(UTC), OptOuts(registry, key) if consent.opt_outs else None
+    if consent.permit is not None:
+        permit = consent.permit.plain()
+        note_permit(registry, study.study.id, permit, when)
+        return PermittedUse(permit, study.study.purpose.value, study.hash, out)
+    assert consent.ground is not None
+    stated = digest({"site": file.document.site.id, "ground": consent.ground})
+    ground_noted(registry, study.study.id, study.hash, "ground-stated", stated, when)
+    return StatedGround(consent.ground, out)
+
+
+def open_registry(file: SiteFile, *, must_exist: bool = False) -> Registry:
+    """The registry of a site: its consents, its opt-outs and its audit chain."""
+    named = file.document.consent.place
+    if "://" in named:
+        return Registry(Database(named, metadata))
+    place = file.path(named)
+    if must_exist and not place.is_file():
+        raise SettingsError(
+            "the registry of consents is not there", where=str(place), remedy="correct consent.registry"
+        )
+    return Registry(Database(place, metadata))
+
+
+def tags_key(file: SiteFile) -> bytes:
+    """The key under which people are known in the registry."""
+    assert file.document.keys.tags is not None
+    return check_key(private_bytes(file.path(file.document.keys.tags)))
 
 
 def study_key(file: SiteFile, need: Need) -> bytes:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import TypeVar
 
+T = TypeVar("T")
 PAGE_TIME = 300.0
 FILE_TIME = 6 * 3600.0
 _LONGEST_PAUSE = 300.0
@@ -28,6 +30,38 @@ class Patience:
     retries: int = 5
     page_time: float = PAGE_TIME
     file_time: float = FILE_TIME
+
+
+PASSING = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses of an answer that may be better next time."""
+
+
+class Passing(Exception):
+    """Something that may go better next time: what it is, and how long the server asks to wait."""
+
+    def __init__(self, what: str, pause: float | None = None) -> None:
+        self.what, self.pause = what, pause
+        super().__init__(what)
+
+
+def persist(attempt: Callable[[], T], patience: Patience, clock: Clock) -> T:
+    """Try something until it does not fail with :class:`Passing`, with growing pauses; at last, the last of them.
+
+    >>> pauses, answers = [], iter([Passing("away"), Passing("busy", 7.0), "here"])
+    >>> def attempt():
+    ...     answer = next(answers)
+    ...     if isinstance(answer, Passing):
+    ...         raise answer
+    ...     return answer
+    >>> persist(attempt, Patience(), Clock(sleep=pauses.append)), pauses
+    ('here', [1.0, 7.0])
+    """
+    for number in range(1, patience.retries + 1):
+        try:
+            return attempt()
+        except Passing as passing:
+            clock.sleep(pause_before(number, passing.pause))
+    return attempt()
 
 
 def pause_before(attempt: int, asked: float | None = None) -> float:

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from abaton.canonical import canonical, digest
 from abaton.governance import Action, Ask, Code, Denied, Outbox, PrivateKey, Queued, Registry, verifier
-from abaton.governance.confirmations import is_confirmed, keep_confirmation
+from abaton.governance.enrolling import is_confirmed, keep_confirmation
 from abaton.site.centre import CentreClient
 from abaton.site.site import KeptSubject, Site
 

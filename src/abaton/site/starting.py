@@ -53,10 +53,20 @@ never = ["Media", "Binary"]     # types that are never given, whatever a study a
 # method = "generalise"         # or "redact"
 # settings = { to = "bins", width = 5 }
 
-# Why records may be used: one of the two.
+# Why records may be used: a ground, a permit, or everybody's own consent (then only 'registry').
 [consent]
 ground = "Ethics committee of the hospital, vote 7/2026"   # the site answers for it, for everybody
-# registry = "governance.db"    # a consent for every person, pinned to the study document
+# registry = "governance.db"    # consents, opt-outs and the audit chain
+# [consent.permit]              # of a health data access body, for one study document
+# number = "HDAB-2026-17"
+# authority = "Health Data Access Body"
+# start = 2026-01-01
+# end = 2028-12-31
+# purposes = ["diagnostic"]
+# document = "..."              # the hash: abaton study check study.toml
+# [consent.opt_outs]            # always wins
+# file = "opt-outs.txt"         # one Patient id in each line; or url, or fhir
+# [[consent.forms]]             # consents signed elsewhere: docs/site.md has examples
 
 [keys]
 study = "study.key"             # abaton records key study.key

@@ -32,20 +32,11 @@ from abaton.site.answers import (
     outcome_codes,
     place_of,
 )
-from abaton.site.patience import Clock, Patience, asked_pause, pause_before
+from abaton.site.patience import PASSING, Clock, Passing, Patience, asked_pause, persist
 
 MAX_FILE = 16 * 1024**3
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _MOST_REDIRECTS = 5
 _CHUNK = 1 << 16
-
-
-class _Passing(Exception):
-    """Something that may go better next time."""
-
-    def __init__(self, what: str, pause: float | None = None) -> None:
-        self.what, self.pause = what, pause
-        super().__init__(what)
 
 
 @dataclass
@@ -150,7 +141,7 @@ class Web:
                     target.write(chunk)
             target.flush()
             if wrong := sound():
-                raise _Passing(wrong)
+                raise Passing(wrong)
             return Answer(200, response.headers)
 
         return self._again(once, url, frozenset({200}), renew)
@@ -191,7 +182,7 @@ class Web:
                     response.close()
             raise Refused("the server redirects in a circle", where=place_of(url), remedy="check its address")
         except (httpx.TransportError, httpx.StreamError, OSError, RuntimeError) as error:
-            raise _Passing("the answer takes too long" if late.is_set() else _told(error)) from None
+            raise Passing("the answer takes too long" if late.is_set() else _told(error)) from None
         finally:
             watchdog.cancel()
             client.close()
@@ -225,31 +216,29 @@ class Web:
     def _again(
         self, once: Callable[[], Answer], url: str, fine: frozenset[int], renew: Callable[[], None] | None
     ) -> Answer:
-        what, renewed, attempt = "", renew is None, 0
-        while attempt <= self.patience.retries:
-            try:
+        may_renew = [] if renew is None else [renew]
+
+        def attempt() -> Answer:
+            answer = once()
+            if answer.status == 401 and may_renew:
+                may_renew.pop()()
                 answer = once()
-            except _Passing as passing:
-                what, pause = passing.what, passing.pause
-            else:
-                if answer.status in fine:
-                    return answer
-                if answer.status == 401 and not renewed and renew is not None:
-                    renewed = True
-                    renew()
-                    continue
-                if answer.status not in _PASSING:
-                    raise self._refusal(answer, url)
-                what = f"the server answers {answer.status}{outcome_codes(answer.body)}"
-                pause = asked_pause(answer.headers, self.clock.now())
-            attempt += 1
-            if attempt <= self.patience.retries:
-                self.clock.sleep(pause_before(attempt, pause))
-        raise ServerError(
-            f"{what}, {attempt} times" if attempt > 1 else what,
-            where=place_of(url),
-            remedy="try again later; what was fetched is kept",
-        )
+            if answer.status in fine:
+                return answer
+            if answer.status not in PASSING:
+                raise self._refusal(answer, url)
+            told = f"the server answers {answer.status}{outcome_codes(answer.body)}"
+            raise Passing(told, asked_pause(answer.headers, self.clock.now()))
+
+        try:
+            return persist(attempt, self.patience, self.clock)
+        except Passing as passing:
+            times = self.patience.retries + 1
+            raise ServerError(
+                f"{passing.what}, {times} times" if times > 1 else passing.what,
+                where=place_of(url),
+                remedy="try again later; what was fetched is kept",
+            ) from None
 
     def _refusal(self, answer: Answer, url: str) -> ServerError:
         error = ServerError(

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -38,6 +38,7 @@ from abaton.study.values import (
     Telecom,
     Term,
     Text,
+    days,
     fault,
     faults,
     without_empty,
@@ -251,6 +252,18 @@ class Study(Part):
     def hash(self) -> str:
         """The fingerprint that consents are pinned to: SHA-256 of the canonical content and its format."""
         return digest({"format": FORMAT, **self.content()})
+
+    @property
+    def ends(self) -> datetime | None:
+        """The first moment after the study; nothing if its period is open."""
+        end = self.study.period.end
+        return None if end is None else datetime(end.year, end.month, end.day, tzinfo=UTC) + timedelta(days=1)
+
+    @property
+    def keep_until(self) -> datetime | None:
+        """When everything of the study has to be gone: after its retention, or at its end if it states none."""
+        kept = timedelta(days=days(self.study.retention)) if self.study.retention else timedelta()
+        return None if self.ends is None else self.ends + kept
 
     def need(self, today: date) -> Need:
         """All that the de-identifier has to know of this study, on a given day."""

@@ -204,6 +204,11 @@ class Learning(Part):
                 check()
             except SettingsError as error:
                 yield path, error.what, error.remedy or "see docs/study-document.md"
+            except ModuleNotFoundError as missing:
+                if (
+                    missing.name != "numpy"
+                ):  # whoever reads a study without numbers, as in a browser, does not train
+                    raise
         metrics = self.evaluation.metrics
         for i, metric in enumerate(metrics):
             if (metric in _OF_VALUES) != (self.task == "value") or metric in metrics[:i]:

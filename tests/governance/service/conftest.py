@@ -90,7 +90,7 @@ def stranger() -> Ring:
 def outbox(tmp_path):
     with Database(tmp_path / "site.db", metadata) as database:
         registry = Registry(database)
-        registry.publish(STUDY, DOCUMENT, NOW)
+        registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
         registry.opt_in(person("ann"), NOW)
         registry.enrol(person("ann"), STUDY, DOCUMENT, NOW)
         yield Outbox(tmp_path / "outbox", database)

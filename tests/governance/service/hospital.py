@@ -17,7 +17,7 @@ from pathlib import Path
 
 from abaton.cli import main
 from abaton.governance import Registry, Ring, Role, Senders, metadata
-from abaton.governance.keyfiles import lock, write_public, write_ring
+from abaton.governance.keys import lock, write_public, write_ring
 from abaton.governance.times import stamp
 from abaton.store import Database
 from abaton.study import load_study, starter

@@ -31,10 +31,9 @@ from abaton.governance import (
     schema,
     seal,
     verify,
-    write_notice,
 )
-from abaton.governance.receipts import write_order
-from abaton.governance.signing import Asked, authorisation
+from abaton.governance.senders import Asked, authorisation
+from abaton.governance.statements import write_order
 from abaton.site import CentreAway
 
 pytestmark = pytest.mark.network
@@ -134,11 +133,10 @@ def test_one_site_cannot_speak_for_the_people_of_another(client, address, inbox,
     order = write_order(stranger.signing, STUDY, BOB, NOW)
     refused(lambda: theirs.consent(make_consent(Ask(BOB), NOW, None)), Code.NOT_YOURS)
     refused(lambda: theirs.delete(order), Code.NOT_YOURS)
-    refused(lambda: theirs.leave(write_notice(stranger.signing, BOB, NOW)), Code.NOT_YOURS)
     refused(lambda: bring(theirs, envelope(stranger, centre, who=BOB), tmp_path), Code.NOT_YOURS)
     refused(lambda: client.delete(order), Code.FORGED)
     assert inbox.registry.reason(Ask(BOB, STUDY, DOCUMENT), NOW).allows
-    check_audit(inbox, *[("not-yours", 403)] * 4, ("forged", 403))
+    check_audit(inbox, *[("not-yours", 403)] * 3, ("forged", 403))
 
 
 # what is sent
@@ -266,7 +264,6 @@ def test_injections_in_every_field(client, address, inbox, site):
         ("/v1/consents", make_consent(Ask(BOB), NOW, None)),
         ("/v1/consents", consent),
         ("/v1/withdrawals", write_order(site.signing, STUDY, ANN, NOW)),
-        ("/v1/exits", write_notice(site.signing, ANN, NOW)),
     ]
     before, tables = sorted(inbox.folder.parent.rglob("*")), _tables(inbox)
     with httpx.Client() as line:

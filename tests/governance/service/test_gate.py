@@ -10,8 +10,7 @@ import pytest
 from abaton.errors import Refused, SettingsError
 from abaton.governance.refusals import Code
 from abaton.governance.service import Listen, make_app
-from abaton.governance.service.problems import STATUS, Refusal, Trouble
-from abaton.governance.service.rates import Rates
+from abaton.governance.service.centre import STATUS, Rates, Refusal, Trouble
 
 
 def test_it_listens_to_the_network_only_over_tls(tmp_path):

@@ -81,13 +81,13 @@ def check_sent(place, people: int = 2) -> None:
 SERVER_POINTS = [
     f"governance.{module}:{owner}:{name}:{moment}:1"
     for module, owner, name in [
-        ("signing", "Asked", "of"),
-        ("uploads", "Uploads", "announce"),
+        ("senders", "Asked", "of"),
+        ("inbox", "Uploads", "announce"),
         ("inbox", "Inbox", "add_part"),
-        ("uploads", "Uploads", "finish"),
+        ("inbox", "Uploads", "finish"),
         ("inbox", "Inbox", "_take"),
         ("inbox", "Inbox", "path"),
-        ("uploads", "Uploads", "_forget"),
+        ("inbox", "Uploads", "_forget"),
     ]
     for moment in ("before", "after")
 ]

@@ -11,7 +11,7 @@ from tests.governance.conftest import NOW
 from tests.governance.service.conftest import refusals, served
 
 from abaton.governance import Audit, verify
-from abaton.governance.signing import Asked, authorisation
+from abaton.governance.senders import Asked, authorisation
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is missing: install abaton[dev]")
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -68,6 +68,6 @@ def test_nothing_that_can_be_asked_is_a_server_error(house, inbox, site, centre,
                 PATIENT(given(case=strategy)(attempt))()
     assert sum(seen.values()) > 100
     assert max(status for _, status in seen) < 500
-    assert len({label for label, _ in seen}) == 13
+    assert len({label for label, _ in seen}) == 12
     assert verify(Audit(inbox.database).rows()) == []
     assert {status for _, status in refusals(inbox.database)} <= {401, 403, 404, 405, 408, 409, 413, 422}

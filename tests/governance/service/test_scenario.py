@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,23 @@ import sqlalchemy as sql
 from sqlalchemy.engine import make_url
 from tests.governance.service.hospital import IDS, NAMES, Place
 
-from abaton.governance import Audit, Code, Denied, Inbox, Role, Senders, Vault, metadata, row_tag, verify
+from abaton.governance import (
+    Audit,
+    Code,
+    Denied,
+    Holdings,
+    Inbox,
+    Registry,
+    Role,
+    Senders,
+    Vault,
+    enforce,
+    metadata,
+    row_tag,
+    verify,
+)
 from abaton.records.exporting import pseudonyms_for
+from abaton.site import load_site, site_holdings, subject_tag
 from abaton.store import Database
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -194,3 +209,48 @@ def test_from_consent_to_nothing_left(place):
         with Database(url, metadata) as database:
             assert verify(Audit(database).rows()) == []
     shutil.rmtree(kept)
+
+
+def test_years_later_everything_of_the_study_is_gone(place):
+    place.run("study", "publish", "study.toml", "--database", place.centre_url, where="research")
+    place.serve()
+    for who in IDS[:2]:
+        place.site("enrol", "study.toml", who)
+    place.site("send", "study.toml", "--json")
+    place.site("withdraw", "study.toml", IDS[1])
+    study, rings, file = place.study, place.rings, load_site(place.hospital / "site.toml")
+    names = pseudonyms_for(
+        study.need(datetime.now(UTC).date()), (place.hospital / "study.key").read_bytes(), "pisa"
+    )
+    with site_holdings(file) as near:
+        row = near.vault.row(study.study.id, row_tag(names, IDS[0]))
+        tags = subject_tag((place.hospital / "tags.key").read_bytes(), IDS[0])
+        resource = Registry(near.database).consent(tags, study.study.id)
+    envelope = next(each for each in (place.research / "inbox").iterdir()).read_bytes()
+    secrets = {
+        "pseudonym": row.pseudonym.encode(), "sealed row": row.sealed, "row key": row.key.encode(),
+        "envelope": envelope[-200:], "consent": json.dumps(resource, sort_keys=True).encode(),
+    }  # fmt: skip
+    assert scan(place, secrets) == set(secrets)
+    assert study.ends is not None
+    assert study.keep_until is not None
+
+    told = {}
+    for moment, name in ((study.ends, "ends"), (study.keep_until, "gone"), (study.keep_until, "again")):
+        when = moment + timedelta(days=1)
+        with site_holdings(file) as near, Database(place.centre_url, metadata) as far:
+            centre = Holdings(far, folder=place.research / "inbox")
+            told[name] = {
+                (i, due.what): due.count for i, h in enumerate((near, centre)) for due in enforce(h, when)
+            }
+            for database in (near.database, far):
+                assert Registry(database).study(study.study.id).closed
+                assert verify(Audit(database).rows()) == []
+    assert told["ends"] == {(0, "study-to-close"): 1, (1, "study-to-close"): 1}
+    for what in ("consents", "subjects", "vault-rows", "withdrawals", "confirmations"):
+        assert told["gone"][0, what] >= 1
+    for what in ("received-envelopes", "consents", "subjects", "deletion-receipts"):
+        assert told["gone"][1, what] >= 1
+    assert told["again"] == {}
+    assert scan(place, secrets) == set()
+    assert rings

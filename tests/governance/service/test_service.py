@@ -14,12 +14,11 @@ from tests.governance.conftest import DOCUMENT, NOW, STUDY, person
 from tests.governance.service.conftest import CONTENT, client_of, refusals, served
 
 from abaton.canonical import digest
-from abaton.governance import Ask, Audit, Code, Denied, Role, make_consent, verifier, verify, write_notice
+from abaton.governance import Ask, Audit, Code, Denied, Role, make_consent, verifier, verify
 from abaton.governance.enrolling import read_confirmed
-from abaton.governance.leaving import read_left
-from abaton.governance.receipts import read_deleted, write_order
 from abaton.governance.service import Listen
-from abaton.governance.service.app import make_api
+from abaton.governance.service.routes import make_api
+from abaton.governance.statements import read_deleted, write_order
 from abaton.site import CentreAway
 
 pytestmark = pytest.mark.network
@@ -36,7 +35,7 @@ def enrol(client, who=BOB, when=NOW, document=DOCUMENT, **more):
 
 def test_studies_are_published(client, inbox, address):
     content = {"format": "abaton-study/1", "question": "why?"}
-    inbox.registry.publish("other", digest(content), NOW, content=content)
+    inbox.registry.publish("other", digest(content), NOW, ends=None, keep_until=None, content=content)
     listed = {study["study"]: study for study in client.studies()}
     assert set(listed) == {STUDY, "other"}
     assert listed[STUDY]["document"] == DOCUMENT
@@ -119,16 +118,6 @@ def test_a_withdrawal_is_carried_out_once(client, inbox, outbox, queued, site, c
     with pytest.raises(Denied) as error:  # an old yes does not come back, a new one does
         client.consent(make_consent(Ask(person("ann"), STUDY, DOCUMENT), NOW, None))
     assert error.value.code is Code.REPLAYED
-
-
-def test_a_person_leaves_for_good(client, inbox, site, centre):
-    opt_in(client)
-    enrol(client)
-    confirmation, receipts = client.leave(write_notice(site.signing, BOB, NOW))
-    left = read_left(confirmation, verifier([centre.public.signing]))
-    assert (left.subject, left.studies, len(receipts)) == (BOB, 1, 1)
-    assert client.leave(write_notice(site.signing, BOB, NOW)) == (confirmation, receipts)
-    assert not inbox.registry.reason(Ask(BOB, STUDY, DOCUMENT), NOW).allows
 
 
 def test_a_centre_that_is_away_is_tried_again_and_told(site, centre):

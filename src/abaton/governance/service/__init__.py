@@ -3,8 +3,8 @@
 Needs the extra ``abaton[serve]``.
 """
 
-from abaton.governance.service.app import make_app
 from abaton.governance.service.centre import Centre, Limits
+from abaton.governance.service.routes import make_app
 from abaton.governance.service.serving import Listen, serve, serve_app
 
 __all__ = ["Centre", "Limits", "Listen", "make_app", "serve", "serve_app"]

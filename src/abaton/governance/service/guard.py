@@ -22,9 +22,7 @@ from starlette.requests import ClientDisconnect
 from abaton.errors import AbatonError
 from abaton.governance.audit import Entry
 from abaton.governance.refusals import Code, Denied
-from abaton.governance.service.centre import Caller, Centre
-from abaton.governance.service.problems import MEDIA_TYPE, Refusal, Trouble
-from abaton.governance.service.rates import Rates
+from abaton.governance.service.centre import MEDIA_TYPE, Caller, Centre, Rates, Refusal, Trouble
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

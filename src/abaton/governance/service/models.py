@@ -81,13 +81,6 @@ class Upload(Form):
     receipt: Statement | None = None
 
 
-class Exit(Form):
-    """A person was let go: the confirmation, and the deletion receipt of every study."""
-
-    confirmation: Statement
-    receipts: list[Statement]
-
-
 class Account(Form):
     """What the caller has at the centre."""
 

@@ -1,4 +1,7 @@
-"""What can be asked of the service."""
+"""What can be asked of the service.
+
+The service put together: routes, the gate before them, and one form for every refusal.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request, Response, Security
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.models import HTTPBase
 from fastapi.security.base import SecurityBase
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
+from abaton import __version__
+from abaton.errors import AbatonError
 from abaton.governance.enrolling import take_consent
-from abaton.governance.leaving import leave
 from abaton.governance.refusals import Code, Denied
 from abaton.governance.service import models
-from abaton.governance.service.centre import Caller, Centre
-from abaton.governance.service.problems import MEDIA_TYPE, Refusal
+from abaton.governance.service.centre import MEDIA_TYPE, Caller, Centre, Problem, Refusal, Trouble
+from abaton.governance.service.guard import App, Guard, log_failure
 
 _MEANINGS = {
     401: "Not signed, by nobody known, not for this, not now, or not for the first time.",
@@ -180,15 +186,82 @@ def withdrawal(order: models.Statement, by: By, centre: At) -> models.Statement:
     return models.Statement(**centre.inbox.delete(order.model_dump(), centre.now()))
 
 
-@signed.post("/exits", responses=_answers(401, 403, 409, 422))
-def exit_(notice: models.Statement, by: By, centre: At) -> models.Exit:
-    """Carry out a signed exit notice: a person leaves all studies, and all of theirs goes."""
-    confirmation, receipts = leave(centre.inbox, notice.model_dump(), by.key, centre.now())
-    told = [models.Statement(**receipt) for receipt in receipts]
-    return models.Exit(confirmation=models.Statement(**confirmation), receipts=told)
-
-
 @signed.get("/account", responses=_answers(401))
 def account(by: By, centre: At) -> models.Account:
     """What the caller has here."""
     return models.Account(sender=by.name, **asdict(centre.uploads.account(by.name)))
+
+
+_ABOUT = (
+    "The intake of a research centre. It publishes studies, takes consents, sealed records and withdrawals, "
+    "and answers with signed receipts. How requests are signed is told in docs/intake.md."
+)
+
+
+def make_app(centre: Centre) -> App:
+    """The service of a centre, as an ASGI application."""
+    return Guard(make_api(centre), centre)
+
+
+def make_api(centre: Centre) -> FastAPI:
+    """The service without its gate: for its OpenAPI document."""
+    api = FastAPI(
+        title="Abaton intake",
+        version=__version__,
+        description=_ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    api.state.centre = centre
+    api.include_router(public)
+    api.include_router(signed)
+    api.add_exception_handler(Denied, _denied)
+    api.add_exception_handler(Refusal, _refused)
+    api.add_exception_handler(RequestValidationError, _malformed)
+    api.add_exception_handler(HTTPException, _other)
+    api.add_exception_handler(AbatonError, _failed)
+    api.add_exception_handler(Exception, _failed)
+    plain = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        made = plain()
+        made["components"]["schemas"]["Problem"] = Problem.model_json_schema()
+        return made
+
+    api.openapi = openapi  # type: ignore[method-assign]
+    return api
+
+
+def _refused(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    request.scope.setdefault("state", {})["code"] = refusal.code
+    return Response(refusal.body(), refusal.status, refusal.headers, MEDIA_TYPE)
+
+
+def _denied(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Denied)
+    return _refused(request, Refusal.of(error))
+
+
+def _malformed(request: Request, error: Exception) -> Response:
+    """Say that the request is not of the right form, and nothing of what it held: FastAPI would repeat it."""
+    return _denied(request, Denied(Code.MALFORMED, "the request is not of the form that is taken"))
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """Say that it failed, and nothing of how; kind and place go into the operator's log."""
+    log_failure(error)
+    trouble = Trouble.BUSY if isinstance(error, AbatonError) else Trouble.FAILED
+    return _refused(request, Refusal.by(trouble, wait=1 if trouble is Trouble.BUSY else 0))
+
+
+def _other(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 400:  # a body that is not JSON at all
+        return _malformed(request, error)
+    trouble = Trouble.NO_SUCH_METHOD if error.status_code == 405 else Trouble.NO_SUCH_PATH
+    answer = _refused(request, Refusal.by(trouble))
+    if error.headers:
+        answer.headers.update(error.headers)
+    return answer

@@ -11,9 +11,9 @@ from typing import Any
 import uvicorn
 
 from abaton.errors import Refused, SettingsError
-from abaton.governance.service.app import make_app
 from abaton.governance.service.centre import Centre, Limits
 from abaton.governance.service.guard import App
+from abaton.governance.service.routes import make_app
 from abaton.listening import Impatient
 
 _HEAD_BYTES = 16 * 1024

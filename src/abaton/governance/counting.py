@@ -14,6 +14,7 @@ from datetime import datetime
 import sqlalchemy as sql
 
 from abaton.governance import schema
+from abaton.governance.cohorts import members_in
 from abaton.governance.consents import Action, Ask, Reason, judge
 from abaton.governance.registry import Registry
 from abaton.governance.standing import Published
@@ -133,12 +134,15 @@ def _consents(connection: sql.Connection, found: Published, when: datetime) -> C
             )
         )
     )
+    out = set(connection.scalars(sql.select(schema.opt_outs.c.subject)))
     counted: Counter[Reason] = Counter()
     for (subject, study), resource in newest.items():
         if not study:
             continue
         reason = judge(_read(resource), Ask(subject, study, found.document, Action.COLLECT), when)
-        if subject in left:
+        if subject in out:
+            reason = Reason.OPTED_OUT
+        elif subject in left:
             reason = Reason.WITHDRAWN
         elif reason.allows and not judge(_read(newest.get((subject, ""), "")), Ask(subject), when).allows:
             reason = Reason.NOT_OPTED_IN
@@ -163,11 +167,10 @@ def _pending(connection: sql.Connection, study: str) -> tuple[int, str]:
 
 
 def _cohorts(connection: sql.Connection, study: str, floor: int) -> tuple[Cohort, ...]:
-    snapshots, members = schema.snapshots, schema.members
+    snapshots = schema.snapshots
     chosen = sql.select(snapshots).where(snapshots.c.study == study).order_by(snapshots.c.at)
     newest = {row.purpose: row for row in connection.execute(chosen)}
     made = []
     for purpose, row in sorted(newest.items()):
-        inside = sql.select(sql.func.count()).where(members.c.snapshot == row.snapshot, members.c.left == "")
-        made.append(Cohort(purpose, row.at, told(connection.scalar(inside) or 0, floor)))
+        made.append(Cohort(purpose, row.at, told(len(members_in(connection, row.snapshot)), floor)))
     return tuple(made)

@@ -1,0 +1,55 @@
+"""Consents, forms and study documents are read where there is neither a database, nor cryptography, nor numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+
+from abaton import governance
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import json, sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+HEAVY = {"sqlalchemy", "cryptography", "numpy", "httpx", "torch", "numba", "scipy", "fastapi", "polars"}
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HEAVY:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
+
+sys.meta_path.insert(0, Blocked())
+from abaton.governance import Action, Ask, judge, make_consent, tag
+from abaton.governance.forms import Form, read, together
+from abaton.study import load_study
+
+study = load_study(Path(sys.argv[1]))
+now = datetime(2026, 3, 1, tzinfo=UTC)
+ask = Ask(tag(bytes(32), "subject", "1"), study.study.id, study.hash)
+assert judge(make_consent(ask, now, None), ask, now).allows
+form = Form("policy", frozenset({"https://hospital.example/policies/research/3"}),
+            {Action.TRAIN: frozenset({"*"})}, scopes=frozenset({"patient-privacy"}))
+terms = together([read(json.loads(Path(sys.argv[2]).read_text().splitlines()[0]), [form])])
+assert judge(terms.consent(ask), Ask(ask.subject, ask.study, ask.document, Action.TRAIN), now).allows
+assert not HEAVY & {name.partition(".")[0] for name in sys.modules}
+print(study.hash)
+"""
+
+
+def test_consents_and_studies_need_no_heavy_parts():
+    words = [sys.executable, "-c", PROGRAM, "examples/heart/study.toml", "tests/governance/forms/pcf.ndjson"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip()) == 64
+
+
+def test_no_exported_name_is_hidden_by_a_module():
+    for module in walk_packages(governance.__path__, "abaton.governance."):
+        import_module(module.name)
+    assert not [n for n in governance.__all__ if isinstance(getattr(governance, n), types.ModuleType)]
