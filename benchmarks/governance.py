@@ -29,7 +29,7 @@ from abaton.governance import (
     Inbox,
     Registry,
     Ring,
-    Role,
+    SenderRole,
     Senders,
     Vault,
     look,
@@ -215,7 +215,7 @@ def _intake(folder: Path) -> list[Measure]:
     sites = [Ring.new(f"site-{i}", secrets.token_bytes, now) for i in range(SENDERS)]
     with Database(folder / "centre.db", metadata) as database:
         for site in sites:
-            Senders(database).enter(site.public, Role.SITE, datetime.now(UTC))
+            Senders(database).enter(site.public, SenderRole.SITE, datetime.now(UTC))
         Registry(database).publish("bench", "ab" * 32, datetime.now(UTC), ends=None, keep_until=None)
     words = [sys.executable, "-c", _SERVER, str(folder)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from abaton.engines import Profile
     from abaton.federation import Federation, Holding, Run, StudyOptions, run_study
     from abaton.learning import Examples, Model, SklearnModel, TorchModel, logistic, mlp
+    from abaton.records import anonymise, deidentify, view
     from abaton.store import Store
     from abaton.study import Study, load_study
 
@@ -34,11 +35,14 @@ __all__ = [
     "TorchModel",
     "TrainSettings",
     "__version__",
+    "anonymise",
+    "deidentify",
     "load_study",
     "logistic",
     "mlp",
     "policy",
     "run_study",
+    "view",
 ]
 
 _ROOMS = {
@@ -46,6 +50,7 @@ _ROOMS = {
     "engines": ("Profile",),
     "federation": ("Federation", "Holding", "Run", "StudyOptions", "run_study"),
     "learning": ("Examples", "Model", "SklearnModel", "TorchModel", "logistic", "mlp"),
+    "records": ("anonymise", "deidentify", "view"),
     "store": ("Store",),
     "study": ("Study", "load_study"),
 }

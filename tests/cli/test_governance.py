@@ -12,7 +12,7 @@ from abaton.cli import main
 from abaton.governance import Audit, Entry, Registry, Vault, metadata
 from abaton.governance.keys import read_public
 from abaton.governance.tags import tag
-from abaton.governance.withdrawal import Cascade, Step, Waiting
+from abaton.governance.withdrawal import Cascade, CascadeStep, Waiting
 from abaton.records.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
@@ -185,7 +185,7 @@ def test_retention_and_pending_withdrawals(run, tmp_path):
         def wait(case, when):
             raise Waiting("the-centre")
 
-        cascade = Cascade(database, dict.fromkeys(Step, wait))
+        cascade = Cascade(database, dict.fromkeys(CascadeStep, wait))
         cascade.advance(cascade.begin("s-1", ANN, ANN, NOW), NOW)
     (case,) = run("withdrawals", "--json")
     assert (case["step"], case["waits for"]) == ("stop-collecting", "the-centre")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abaton.codecs import Key, Purpose, Raw, chain, parse
+from abaton.codecs import Key, KeyPurpose, Raw, chain, parse
 from abaton.errors import LayoutError, PayloadError, SettingsError
 from abaton.vectors import Layout, Role, Tensor
 
@@ -15,11 +15,15 @@ KEY = Key(b"round one", "north", b"only here")
 
 def test_streams_are_apart():
     others = [Key(b"round two", "north"), Key(b"round one", "south"), Key(b"round one", "north", b"other")]
-    seeds = {purpose: KEY.derive(purpose) for purpose in Purpose}
+    seeds = {purpose: KEY.derive(purpose) for purpose in KeyPurpose}
     assert len(set(seeds.values())) == len(seeds)
-    assert [seeds[Purpose.ROTATION] == k.derive(Purpose.ROTATION) for k in others] == [False, True, True]
-    assert [seeds[Purpose.DITHER] == k.derive(Purpose.DITHER) for k in others] == [False, False, True]
-    assert [seeds[Purpose.NOISE] == k.derive(Purpose.NOISE) for k in others] == [False, False, False]
+    assert [seeds[KeyPurpose.ROTATION] == k.derive(KeyPurpose.ROTATION) for k in others] == [
+        False,
+        True,
+        True,
+    ]
+    assert [seeds[KeyPurpose.DITHER] == k.derive(KeyPurpose.DITHER) for k in others] == [False, False, True]
+    assert [seeds[KeyPurpose.NOISE] == k.derive(KeyPurpose.NOISE) for k in others] == [False, False, False]
 
 
 def test_a_key_shows_no_secrets():

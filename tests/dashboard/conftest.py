@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 from tests.dashboard.told import Client, Ticks
 
-from abaton.dashboard import AccessFile, Dashboard, Role, Sessions, add_token, load_access, make_dashboard
+from abaton.dashboard import (
+    AccessFile,
+    Dashboard,
+    Sessions,
+    ViewerRole,
+    add_token,
+    load_access,
+    make_dashboard,
+)
 from abaton.store import Store
 
 
@@ -21,7 +29,7 @@ def store(tmp_path) -> Iterator[Store]:
 def tokens(tmp_path) -> tuple[AccessFile, dict[str, str]]:
     """An access file with a token of every role, and users of a proxy."""
     path = tmp_path / "access.toml"
-    made = {role.value: add_token(path, role.value, role) for role in Role}
+    made = {role.value: add_token(path, role.value, role) for role in ViewerRole}
     path.write_text('[users]\n"ada" = "operator"\n\n' + path.read_text())
     return load_access(path), made
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.dashboard.told import Client, sign_in, tell
 
-from abaton.dashboard import AccessFile, Dashboard, Right, Role, add_token, load_access, make_dashboard
+from abaton.dashboard import AccessFile, Dashboard, Right, ViewerRole, add_token, load_access, make_dashboard
 from abaton.errors import SettingsError
 from abaton.governance import Audit, Entry, metadata, schema
 from abaton.store import Database
@@ -200,7 +200,7 @@ def test_a_data_controller_sees_where_the_chain_was_changed(store, tokens, tmp_p
 
 def test_a_token_may_run_out(tmp_path):
     path = tmp_path / "access.toml"
-    token = add_token(path, "ada", Role.VIEWER, NOW + timedelta(days=1))
+    token = add_token(path, "ada", ViewerRole.VIEWER, NOW + timedelta(days=1))
     access = load_access(path)
     assert access.by_token(token, NOW).name == "ada"
     assert access.by_token(token, NOW + timedelta(days=2)) is None
@@ -208,14 +208,14 @@ def test_a_token_may_run_out(tmp_path):
 
 def test_the_file_holds_no_token_and_is_private(tmp_path):
     path = tmp_path / "access.toml"
-    first, second = add_token(path, "ada", Role.VIEWER), add_token(path, "eve", Role.OPERATOR)
+    first, second = add_token(path, "ada", ViewerRole.VIEWER), add_token(path, "eve", ViewerRole.OPERATOR)
     assert first not in path.read_text()
     assert path.stat().st_mode & 0o077 == 0
-    assert load_access(path).by_token(second, NOW).role is Role.OPERATOR
+    assert load_access(path).by_token(second, NOW).role is ViewerRole.OPERATOR
     with pytest.raises(SettingsError, match="already a token of 'ada'"):
-        add_token(path, "ada", Role.VIEWER)
+        add_token(path, "ada", ViewerRole.VIEWER)
     with pytest.raises(SettingsError, match="letters, digits"):
-        add_token(path, 'x"\n[users]', Role.VIEWER)
+        add_token(path, 'x"\n[users]', ViewerRole.VIEWER)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from urllib.parse import quote, urlsplit
 import pytest
 from tests.dashboard.told import HOSTILE, STUDY, served, tell, train
 
-from abaton.dashboard import Dashboard, Role, add_token, load_access
+from abaton.dashboard import Dashboard, ViewerRole, add_token, load_access
 from abaton.governance import Action, Registry, metadata, take_snapshot
 from abaton.governance.tags import tag
-from abaton.governance.withdrawal import Cascade, Step
+from abaton.governance.withdrawal import Cascade, CascadeStep
 from abaton.store import Database, Store
 
 pytestmark = pytest.mark.browser
@@ -64,7 +64,7 @@ def house(tmp_path_factory):
         tell(store, HOSTILE.replace("/", ""), rounds=3, learners=(HOSTILE, "kos"), status="failed")
         _govern(ledger)
         access = folder / "access.toml"
-        tokens = {role: add_token(access, role.value, role) for role in Role}
+        tokens = {role: add_token(access, role.value, role) for role in ViewerRole}
         open_house, closed_house = (
             Dashboard(store, ledger, pause=0.2),
             Dashboard(store, ledger, load_access(access)),
@@ -90,7 +90,7 @@ def _govern(ledger):
         registry.opt_in(person, now - timedelta(days=80))
         until = now - timedelta(days=1) if number < 7 else now + timedelta(days=200)
         registry.enrol(person, "heart-2026", "ab" * 32, now - timedelta(days=80), until=until)
-    cascade = Cascade(ledger, {step: lambda case, when: {} for step in Step})
+    cascade = Cascade(ledger, {step: lambda case, when: {} for step in CascadeStep})
     for person in people[-3:]:
         registry.withdraw(person, "heart-2026", now - timedelta(days=4))
         cascade.begin("heart-2026", person, person, now - timedelta(days=4))
@@ -357,7 +357,7 @@ def test_a_person_signs_in_acts_and_signs_out(browser, house):
     browser.find_element("id", "token").send_keys("wrong\n")
     assert "not known" in until(browser, "return document.querySelector('[role=alert]')?.textContent")
     browser.get_log("browser")  # the browser tells of the refusal
-    browser.find_element("id", "token").send_keys(tokens[Role.CONTROLLER] + "\n")
+    browser.find_element("id", "token").send_keys(tokens[ViewerRole.CONTROLLER] + "\n")
     until(browser, "return document.querySelector('.who')?.textContent.includes('data controller')")
     opened(browser, f"{closed}/governance")
     browser.find_element("css selector", "form[action$=verify] button").click()

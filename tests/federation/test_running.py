@@ -13,9 +13,10 @@ import torch
 from abaton.control import Arrived
 from abaton.errors import Refused, SettingsError
 from abaton.federation import POOLED, Run, StudyOptions, alone, resume_study, run_study
-from abaton.governance import Action, Registry, members_of, metadata, rounds_with, who_may
+from abaton.governance import Action, Registry, members_of, metadata, rounds_with
 from abaton.lab.demo import NOW
 from abaton.learning import stacked
+from abaton.site import publish
 from abaton.store import Database, Journal, Store
 from abaton.study import study_from_toml, write_toml
 
@@ -252,8 +253,8 @@ def test_who_withdraws_while_a_run_is_cut_off_is_not_in_the_rest_of_it(
 
 def republish(registry: Registry, old, new) -> None:
     """Publish another document, and let everybody who agreed to the old one agree to it."""
-    everybody = sorted(who_may(registry, old.study.id, Action.TRAIN, NOW)[1])
-    registry.publish(new.study.id, new.hash, NOW - timedelta(days=30))
+    everybody = sorted(registry.who_may(old.study.id, Action.TRAIN, NOW)[1])
+    publish(registry, new, NOW - timedelta(days=30))
     for person in everybody:
         registry.enrol(
             person, new.study.id, new.hash, NOW - timedelta(days=30), until=NOW + timedelta(days=3650)

@@ -10,7 +10,7 @@ from tests.governance.conftest import DAY, DOCUMENT, NEWER, NOW, STUDY, person
 
 from abaton.governance import Action, Ask, Audit, Registry, census, chain, take_snapshot
 from abaton.governance.counting import told
-from abaton.governance.withdrawal import Cascade, Step
+from abaton.governance.withdrawal import Cascade, CascadeStep
 
 
 def test_a_number_is_told_as_a_range_that_holds_it():
@@ -49,7 +49,7 @@ def test_one_person_more_or_less_is_not_seen_within_a_range(people, database):
 
 
 def test_withdrawals_under_way_have_an_age(people, database):
-    cascade = Cascade(database, {step: lambda case, when: {} for step in Step})
+    cascade = Cascade(database, {step: lambda case, when: {} for step in CascadeStep})
     for number in (6, 7):
         cascade.begin(STUDY, person(str(number)), person(str(number)), NOW + number * DAY)
     (found,) = census(database, NOW + 10 * DAY)

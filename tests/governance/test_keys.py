@@ -21,7 +21,7 @@ from abaton.governance.keys import (
     write_public,
     write_ring,
 )
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.statements import check, state
 
 LATER, LAST = "2027-03-01T12:00:00Z", "2028-03-01T12:00:00Z"
@@ -32,15 +32,15 @@ def test_statements_say_who_and_what_and_nothing_else_passes(site, centre):
     find = verifier([site.public.signing])
     assert check(json.loads(json.dumps(said)), "receipt", find) == {"n": 1}
     for change, code in [
-        ({"body": {"n": 2}}, Code.FORGED),
-        ({"kind": "order"}, Code.FORGED),
-        ({"signer": centre.signing.id}, Code.UNKNOWN_SENDER),
-        ({"signature": "AAAA"}, Code.FORGED),
-        ({"signature": "?"}, Code.MALFORMED),
-        ({"signature": 3}, Code.FORGED),
-        ({"body": []}, Code.MALFORMED),
-        ({"body": {"x": float("nan")}}, Code.MALFORMED),
-        ({"more": 1}, Code.MALFORMED),
+        ({"body": {"n": 2}}, RefusalCode.FORGED),
+        ({"kind": "order"}, RefusalCode.FORGED),
+        ({"signer": centre.signing.id}, RefusalCode.UNKNOWN_SENDER),
+        ({"signature": "AAAA"}, RefusalCode.FORGED),
+        ({"signature": "?"}, RefusalCode.MALFORMED),
+        ({"signature": 3}, RefusalCode.FORGED),
+        ({"body": []}, RefusalCode.MALFORMED),
+        ({"body": {"x": float("nan")}}, RefusalCode.MALFORMED),
+        ({"more": 1}, RefusalCode.MALFORMED),
     ]:
         with pytest.raises(Denied) as caught:
             check({**said, **change}, "receipt", find)
@@ -82,10 +82,10 @@ def test_rotation_keeps_old_keys_for_opening_only(site):
     assert read.accepts(site.public.sealing.id, WHEN).until == LATER
     with pytest.raises(Denied) as caught:
         read.accepts(site.public.sealing.id, LAST)
-    assert caught.value.code is Code.RETIRED_KEY
+    assert caught.value.code is RefusalCode.RETIRED_KEY
     with pytest.raises(Denied) as caught:
         read.accepts(read.signing.id, WHEN)
-    assert caught.value.code is Code.UNKNOWN_KEY
+    assert caught.value.code is RefusalCode.UNKNOWN_KEY
 
 
 def test_rings_do_not_become_weaker_or_go_back(site):

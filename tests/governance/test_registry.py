@@ -18,9 +18,9 @@ from abaton.governance import (
     Action,
     Ask,
     Audit,
-    Code,
     Denied,
     Reason,
+    RefusalCode,
     judge,
     make_consent,
     marked_rounds,
@@ -168,7 +168,7 @@ def test_a_new_document_needs_a_new_consent(registry):
     assert registry.reason(Ask(person("ann"), STUDY, NEWER), NOW + DAY) is Reason.OTHER_DOCUMENT
     with pytest.raises(Denied) as caught:
         registry.enrol(person("ann"), STUDY, DOCUMENT, NOW + DAY)
-    assert caught.value.code is Code.WRONG_DOCUMENT
+    assert caught.value.code is RefusalCode.WRONG_DOCUMENT
     registry.enrol(person("ann"), STUDY, NEWER, NOW + DAY)
     assert registry.reason(Ask(person("ann"), STUDY, NEWER), NOW + DAY) is Reason.IN_FORCE
 

@@ -13,7 +13,7 @@ from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import AbatonError
 from abaton.governance.keys import Ring
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.sealfiles import canonical_lines, open_file, seal_file
 from abaton.governance.sealing import (
     CHUNK,
@@ -51,7 +51,7 @@ def open_bytes(data: bytes, ring=CENTRE, site=SITE, limit=1 << 30) -> bytes:
     return b"".join(stream)
 
 
-def refused(data: bytes, **more) -> Code:
+def refused(data: bytes, **more) -> RefusalCode:
     with pytest.raises(Denied) as caught:
         open_bytes(data, **more)
     return caught.value.code
@@ -89,8 +89,8 @@ def test_hybrid_keys_seal_too():
 def test_only_the_recipient_can_open_and_only_a_known_sender_is_taken():
     data = sealed(b"secret")
     stranger = Ring.new("centre", drawing("stranger"), WHEN)
-    assert refused(data, ring=stranger) is Code.UNKNOWN_KEY
-    assert refused(data, site=stranger) is Code.UNKNOWN_SENDER
+    assert refused(data, ring=stranger) is RefusalCode.UNKNOWN_KEY
+    assert refused(data, site=stranger) is RefusalCode.UNKNOWN_SENDER
     assert b"secret" not in data
 
 
@@ -100,7 +100,7 @@ def test_a_sender_cannot_put_his_name_on_somebody_elses_envelope():
     stolen = data.replace(SITE.signing.id.encode(), thief.signing.id.encode())[:-64]
     signed = stolen + thief.signing.sign(b"abaton-seal-1 signature\0" + hashlib.sha256(stolen).digest())
     assert look([signed], thief.public.key).header.sender == thief.signing.id  # the outside is genuine
-    assert refused(signed, site=thief) is Code.TAMPERED  # and what is inside does not open
+    assert refused(signed, site=thief) is RefusalCode.TAMPERED  # and what is inside does not open
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_head_is_bound_to_the_content(change):
     data = sealed(b"secret", header)
     moved = data[:-64].replace(header.written(), other.written())
     signed = moved + SITE.signing.sign(b"abaton-seal-1 signature\0" + hashlib.sha256(moved).digest())
-    assert refused(signed) is Code.TAMPERED
+    assert refused(signed) is RefusalCode.TAMPERED
 
 
 def parts(data: bytes) -> tuple[bytes, list[bytes], bytes]:
@@ -127,7 +127,7 @@ def test_chunks_cannot_be_left_out_exchanged_or_repeated_even_by_the_sender(orde
     start, chunks, _ = parts(sealed(content, head(Compression.NONE)))
     moved = start + b"".join(chunks[i] for i in order)
     signed = moved + SITE.signing.sign(b"abaton-seal-1 signature\0" + hashlib.sha256(moved).digest())
-    assert refused(signed) in {Code.TAMPERED, Code.TRUNCATED, Code.MALFORMED}
+    assert refused(signed) in {RefusalCode.TAMPERED, RefusalCode.TRUNCATED, RefusalCode.MALFORMED}
 
 
 def test_the_last_flag_cannot_be_moved():
@@ -135,7 +135,7 @@ def test_the_last_flag_cannot_be_moved():
     body = chunks[0][4:]
     moved = start + frame(body, last=True)
     signed = moved + SITE.signing.sign(b"abaton-seal-1 signature\0" + hashlib.sha256(moved).digest())
-    assert refused(signed) is Code.TAMPERED
+    assert refused(signed) is RefusalCode.TAMPERED
 
 
 SMALL = sealed(b"a little content", head(Compression.NONE))
@@ -143,10 +143,10 @@ SMALL = sealed(b"a little content", head(Compression.NONE))
 
 def test_every_truncation_is_noticed():
     for end in range(len(SMALL)):
-        assert refused(SMALL[:end]) is Code.TRUNCATED
+        assert refused(SMALL[:end]) is RefusalCode.TRUNCATED
         with pytest.raises(Denied):
             look([SMALL[:end]], SITE.public.key)
-    assert refused(SMALL + b"\0") is Code.MALFORMED
+    assert refused(SMALL + b"\0") is RefusalCode.MALFORMED
 
 
 def test_every_flipped_bit_is_noticed():
@@ -184,7 +184,7 @@ def test_a_bomb_is_refused_in_constant_memory():
     tracemalloc.start()
     with pytest.raises(Denied) as caught:
         deque(opened([data], CENTRE, SITE.public.key, limit=10 << 20), maxlen=0)
-    assert caught.value.code is Code.TOO_LARGE
+    assert caught.value.code is RefusalCode.TOO_LARGE
     assert sum(1 for _ in opened([data], CENTRE, SITE.public.key)) > 64
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -212,7 +212,7 @@ def test_nothing_appears_until_all_is_verified(tmp_path):
         open_file(source, target, CENTRE, SITE.public.key, accept=lambda looked: None)
 
     def refuse(looked):
-        raise Denied(Code.REPLAYED, "it was here before")
+        raise Denied(RefusalCode.REPLAYED, "it was here before")
 
     source.write_bytes(data)
     with pytest.raises(Denied):

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.governance.conftest import NOW
 
-from abaton.governance import Code, Denied
+from abaton.governance import Denied, RefusalCode
 from abaton.governance.senders import WINDOW, Asked, authenticate, authorisation, forget_nonces
 
 NONCE = bytes(range(16))
@@ -32,18 +32,18 @@ def test_a_request_counts_once_for_what_it_says_and_now(database, site, centre):
     find = site.public.key
     assert authenticate(header, asked(), find, database, NOW + WINDOW) == site.signing.id
     cases = [
-        (header, asked(), NOW, Code.REPLAYED),
-        (header, asked(method="PUT"), NOW, Code.FORGED),
-        (header, asked(target="/v1/uploads?x=2"), NOW, Code.FORGED),
-        (header, asked(body="00" * 32), NOW, Code.FORGED),
-        (header, asked(centre="ed25519:" + "B" * 26), NOW, Code.FORGED),
-        (header, asked(), NOW + WINDOW + timedelta(seconds=1), Code.EXPIRED),
-        (header, asked(), NOW - WINDOW - timedelta(seconds=1), Code.EXPIRED),
-        (header.replace("2026-03-01", "2026-99-01"), asked(), NOW, Code.FORGED),
-        (authorisation(centre.signing, asked(), NOW, NONCE), asked(), NOW, Code.UNKNOWN_SENDER),
-        ("", asked(), NOW, Code.UNSIGNED),
-        (header + "\n", asked(), NOW, Code.UNSIGNED),
-        (header.replace(", ", ","), asked(), NOW, Code.UNSIGNED),
+        (header, asked(), NOW, RefusalCode.REPLAYED),
+        (header, asked(method="PUT"), NOW, RefusalCode.FORGED),
+        (header, asked(target="/v1/uploads?x=2"), NOW, RefusalCode.FORGED),
+        (header, asked(body="00" * 32), NOW, RefusalCode.FORGED),
+        (header, asked(centre="ed25519:" + "B" * 26), NOW, RefusalCode.FORGED),
+        (header, asked(), NOW + WINDOW + timedelta(seconds=1), RefusalCode.EXPIRED),
+        (header, asked(), NOW - WINDOW - timedelta(seconds=1), RefusalCode.EXPIRED),
+        (header.replace("2026-03-01", "2026-99-01"), asked(), NOW, RefusalCode.FORGED),
+        (authorisation(centre.signing, asked(), NOW, NONCE), asked(), NOW, RefusalCode.UNKNOWN_SENDER),
+        ("", asked(), NOW, RefusalCode.UNSIGNED),
+        (header + "\n", asked(), NOW, RefusalCode.UNSIGNED),
+        (header.replace(", ", ","), asked(), NOW, RefusalCode.UNSIGNED),
     ]
     for words, what, when, code in cases:
         with pytest.raises(Denied) as error:
@@ -62,7 +62,7 @@ def test_a_date_that_does_not_exist_is_not_now(database, site):
     )
     with pytest.raises(Denied) as error:
         authenticate(header, asked(), site.public.key, database, NOW)
-    assert error.value.code is Code.EXPIRED
+    assert error.value.code is RefusalCode.EXPIRED
 
 
 def test_old_nonces_are_forgotten_only_when_they_are_too_old_anyway(database, site):
@@ -72,4 +72,4 @@ def test_old_nonces_are_forgotten_only_when_they_are_too_old_anyway(database, si
     assert forget_nonces(database, NOW + 3 * WINDOW) == 1
     with pytest.raises(Denied) as error:
         authenticate(header, asked(), site.public.key, database, NOW + 3 * WINDOW)
-    assert error.value.code is Code.EXPIRED
+    assert error.value.code is RefusalCode.EXPIRED

@@ -14,15 +14,15 @@ from abaton.governance import (
     Action,
     Ask,
     Audit,
-    Code,
     Denied,
     Header,
     Inbox,
     Outbox,
     PublicRing,
+    RefusalCode,
     Registry,
     Ring,
-    Role,
+    SenderRole,
     Senders,
     metadata,
     verifier,
@@ -37,7 +37,7 @@ CONTENT = b'{"resourceType":"Patient","id":"PSEUDONYM"}\n'
 
 @pytest.fixture
 def inbox(registry, centre, site, tmp_path):
-    Senders(registry.database).enter(site.public, Role.SITE, NOW)
+    Senders(registry.database).enter(site.public, SenderRole.SITE, NOW)
     return Inbox(tmp_path / "inbox", registry.database, centre.public, centre.signing)
 
 
@@ -128,15 +128,21 @@ def test_attacks_are_refused_with_their_code_and_audited_without_content(inbox, 
     good = envelope(site, centre)
     send(inbox, good)
     attacks = {
-        "another content under the same number": (envelope(site, centre, created="later"), Code.REPLAYED),
-        "an unknown sender": (envelope(thief, centre, sequence=2), Code.UNKNOWN_SENDER),
-        "another study": (envelope(site, centre, sequence=2, study="lungs"), Code.WRONG_STUDY),
-        "an older document": (envelope(site, centre, sequence=2, document=NEWER), Code.WRONG_DOCUMENT),
-        "another centre's key": (envelope(site, other, sequence=2), Code.UNKNOWN_KEY),
-        "nobody's consent": (envelope(site, centre, sequence=2, subject=person("eve")), Code.NO_CONSENT),
-        "no subject": (envelope(site, centre, sequence=2, subject=""), Code.NO_CONSENT),
-        "a changed byte": (good[:-100] + bytes([good[-100] ^ 1]) + good[-99:], Code.FORGED),
-        "noise": (b"noise" * 100, Code.MALFORMED),
+        "another content under the same number": (
+            envelope(site, centre, created="later"),
+            RefusalCode.REPLAYED,
+        ),
+        "an unknown sender": (envelope(thief, centre, sequence=2), RefusalCode.UNKNOWN_SENDER),
+        "another study": (envelope(site, centre, sequence=2, study="lungs"), RefusalCode.WRONG_STUDY),
+        "an older document": (envelope(site, centre, sequence=2, document=NEWER), RefusalCode.WRONG_DOCUMENT),
+        "another centre's key": (envelope(site, other, sequence=2), RefusalCode.UNKNOWN_KEY),
+        "nobody's consent": (
+            envelope(site, centre, sequence=2, subject=person("eve")),
+            RefusalCode.NO_CONSENT,
+        ),
+        "no subject": (envelope(site, centre, sequence=2, subject=""), RefusalCode.NO_CONSENT),
+        "a changed byte": (good[:-100] + bytes([good[-100] ^ 1]) + good[-99:], RefusalCode.FORGED),
+        "noise": (b"noise" * 100, RefusalCode.MALFORMED),
     }
     for name, (data, code) in attacks.items():
         with pytest.raises(Denied) as caught:
@@ -149,21 +155,21 @@ def test_attacks_are_refused_with_their_code_and_audited_without_content(inbox, 
 
 def test_a_sender_cannot_use_anothers_key_or_an_old_one(inbox, site, centre):
     new = site.rotated(drawing("r"), "2026-04-01T00:00:00.000Z")
-    inbox.senders.enter(new.public, Role.SITE, NOW)
+    inbox.senders.enter(new.public, SenderRole.SITE, NOW)
     with pytest.raises(Denied) as caught:
         send(inbox, envelope(site, centre))
-    assert caught.value.code is Code.UNKNOWN_SENDER
+    assert caught.value.code is RefusalCode.UNKNOWN_SENDER
     send(inbox, envelope(new, centre))
     inbox.senders.dismiss("site-a", NOW)
     with pytest.raises(Denied):
         send(inbox, envelope(new, centre, sequence=2))
     with pytest.raises(Denied):
-        inbox.senders.enter(new.public, Role.SITE, NOW)
+        inbox.senders.enter(new.public, SenderRole.SITE, NOW)
     stranger = Ring.new("site-a", drawing("stranger"), WHEN)
     with pytest.raises(Denied):
-        inbox.senders.enter(stranger.public, Role.SITE, NOW)
+        inbox.senders.enter(stranger.public, SenderRole.SITE, NOW)
     approver = Ring.new("dpo", drawing("dpo"), WHEN)
-    inbox.senders.enter(approver.public, Role.APPROVER, NOW)
+    inbox.senders.enter(approver.public, SenderRole.APPROVER, NOW)
     with pytest.raises(Denied):
         send(inbox, envelope(approver, centre))
     assert [sender.name for sender in inbox.senders.everybody()] == ["dpo", "site-a"]
@@ -171,12 +177,12 @@ def test_a_sender_cannot_use_anothers_key_or_an_old_one(inbox, site, centre):
 
 def test_what_is_sealed_to_a_key_long_retired_is_not_taken(registry, centre, site, tmp_path):
     new = centre.rotated(drawing("r"), "2026-03-02T00:00:00.000Z", hybrid=True)
-    Senders(registry.database).enter(site.public, Role.SITE, NOW)
+    Senders(registry.database).enter(site.public, SenderRole.SITE, NOW)
     inbox = Inbox(tmp_path / "inbox", registry.database, new.public, new.signing)
     send(inbox, envelope(site, centre), NOW + 10 * DAY)
     with pytest.raises(Denied) as caught:
         send(inbox, envelope(site, centre, sequence=2), NOW + 40 * DAY)
-    assert caught.value.code is Code.RETIRED_KEY
+    assert caught.value.code is RefusalCode.RETIRED_KEY
     (received,) = inbox.received(STUDY)
     assert b"".join(inbox.content(received, new)) == CONTENT  # the old key still opens
 
@@ -191,7 +197,7 @@ def test_uploads_grow_in_order_within_their_limit_and_under_their_name(inbox):
     inbox.most_bytes = 5
     with pytest.raises(Denied) as caught:
         inbox.add_part(digest, 3, b"def")
-    assert caught.value.code is Code.TOO_LARGE
+    assert caught.value.code is RefusalCode.TOO_LARGE
     assert inbox.uploaded(digest) == 0
     for name in ("../x", "", "AB" * 32, "ab" * 31, "a/b", "\0"):
         for call in (inbox.uploaded, inbox.drop_part, inbox.path, lambda n: inbox.accept(n, NOW)):
@@ -199,7 +205,7 @@ def test_uploads_grow_in_order_within_their_limit_and_under_their_name(inbox):
                 call(name)
     with pytest.raises(Denied) as caught:
         inbox.accept("cd" * 32, NOW)
-    assert caught.value.code is Code.NOT_FOUND
+    assert caught.value.code is RefusalCode.NOT_FOUND
 
 
 def test_an_upload_that_is_not_complete_can_go_on(inbox, outbox, site, centre):
@@ -208,7 +214,7 @@ def test_an_upload_that_is_not_complete_can_go_on(inbox, outbox, site, centre):
     inbox.add_part(queued.digest, 0, data[:-10])
     with pytest.raises(Denied) as caught:
         inbox.accept(queued.digest, NOW)
-    assert caught.value.code is Code.TRUNCATED
+    assert caught.value.code is RefusalCode.TRUNCATED
     upload(inbox, outbox, queued)
     inbox.accept(queued.digest, NOW)
 
@@ -274,12 +280,12 @@ def test_a_deletion_order_is_carried_out_once_and_for_good(inbox, outbox, site, 
     assert list(inbox.folder.iterdir()) == []  # ... and keeps nothing
     with pytest.raises(Denied) as caught:
         send(inbox, envelope(site, centre, sequence=9), NOW + DAY)
-    assert caught.value.code is Code.NO_CONSENT
+    assert caught.value.code is RefusalCode.NO_CONSENT
     inbox.registry.enrol(person("ann"), STUDY, DOCUMENT, NOW + 3 * DAY)
     send(inbox, envelope(site, centre, sequence=10), NOW + 3 * DAY)
     with pytest.raises(Denied) as caught:
         inbox.delete(order, NOW + 4 * DAY)
-    assert caught.value.code is Code.REPLAYED
+    assert caught.value.code is RefusalCode.REPLAYED
     again = inbox.delete(write_order(site.signing, STUDY, person("ann"), NOW + 4 * DAY), NOW + 4 * DAY)
     assert read_deleted(again, find).records == 1
 
@@ -291,7 +297,7 @@ def test_only_the_sender_can_order_and_only_his_own(inbox, outbox, site, centre)
     other = Ring.new("site-b", drawing("b"), WHEN)
     with pytest.raises(Denied):
         inbox.delete(write_order(other.signing, STUDY, person("ann"), NOW), NOW)
-    inbox.senders.enter(other.public, Role.SITE, NOW)
+    inbox.senders.enter(other.public, SenderRole.SITE, NOW)
     receipt = inbox.delete(write_order(other.signing, STUDY, person("ann"), NOW + DAY), NOW + DAY)
     assert receipt["body"]["records"] == 0
     assert len(inbox.received(STUDY)) == 1
@@ -322,14 +328,14 @@ def test_a_withdrawal_and_an_upload_cannot_pass_each_other(inbox, outbox, site, 
         thread.join()
     accepted = [answer for answer in taken if isinstance(answer, dict)]
     assert len(taken) == 8
-    assert set(taken_codes(taken)) <= {Code.NO_CONSENT}
+    assert set(taken_codes(taken)) <= {RefusalCode.NO_CONSENT}
     assert receipt["body"]["records"] == len(accepted)
     assert inbox.received(STUDY) == []
     assert [path for path in inbox.folder.iterdir() if not path.name.endswith(".part")] == []
 
 
 def taken_codes(taken):
-    return [answer for answer in taken if isinstance(answer, Code)]
+    return [answer for answer in taken if isinstance(answer, RefusalCode)]
 
 
 def test_an_outbox_forgets_and_sweeps(outbox, site, centre):

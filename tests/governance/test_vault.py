@@ -11,13 +11,13 @@ from tests.governance.conftest import DAY, NOW, STUDY, WHEN, drawing
 from abaton.errors import SettingsError, StoreError
 from abaton.governance import (
     Audit,
-    Code,
     Denied,
-    Purpose,
+    RefusalCode,
     Ring,
-    Role,
+    SenderRole,
     Senders,
     Vault,
+    VaultPurpose,
     Wish,
     approve,
     reidentify,
@@ -45,8 +45,8 @@ def vault(database_url, tmp_path, request):
 @pytest.fixture
 def senders(database):
     made = Senders(database)
-    made.enter(CONTROLLER.public, Role.CONTROLLER, NOW)
-    made.enter(APPROVER.public, Role.APPROVER, NOW)
+    made.enter(CONTROLLER.public, SenderRole.CONTROLLER, NOW)
+    made.enter(APPROVER.public, SenderRole.APPROVER, NOW)
     return made
 
 
@@ -111,7 +111,7 @@ def test_rows_cannot_be_exchanged(vault):
     vault.database.write(lambda c: c.execute(change.values(sealed=other.sealed, key=other.key)))
     with pytest.raises(Denied) as caught:
         vault.open(vault.row(STUDY, tag_of(0)), CONTROLLER)
-    assert caught.value.code is Code.TAMPERED
+    assert caught.value.code is RefusalCode.TAMPERED
 
 
 def test_a_row_without_its_key_is_unreadable_in_every_copy(vault, tmp_path):
@@ -124,7 +124,7 @@ def test_a_row_without_its_key_is_unreadable_in_every_copy(vault, tmp_path):
     assert not vault.destroy_key(STUDY, tag_of(1))
     with pytest.raises(Denied) as caught:
         vault.open(backup, CONTROLLER)
-    assert caught.value.code is Code.NOT_FOUND
+    assert caught.value.code is RefusalCode.NOT_FOUND
     assert vault.destroy_row(STUDY, tag_of(1))
     assert not vault.destroy_row(STUDY, tag_of(1))
     assert not vault.destroy_key(STUDY, tag_of(1))
@@ -145,7 +145,7 @@ def test_the_controller_can_change_keys(vault):
         vault.open(vault.row(STUDY, tag_of(2)), CONTROLLER)
 
 
-WISH = Wish(STUDY, "PSEUDONYM1", Purpose.INCIDENTAL_FINDING, "T-17/4")
+WISH = Wish(STUDY, "PSEUDONYM1", VaultPurpose.INCIDENTAL_FINDING, "T-17/4")
 
 
 def test_two_people_learn_one_name_and_the_chain_knows_it_first(vault, audit, senders):
@@ -159,7 +159,7 @@ def test_two_people_learn_one_name_and_the_chain_knows_it_first(vault, audit, se
     assert "PSEUDONYM1" not in str(last)
     with pytest.raises(Denied) as caught:
         reidentify(vault, audit, senders, CONTROLLER, asked, approved, NOW)
-    assert caught.value.code is Code.REPLAYED
+    assert caught.value.code is RefusalCode.REPLAYED
 
 
 def test_without_an_audit_entry_there_is_no_answer(vault, senders, monkeypatch):
@@ -184,19 +184,19 @@ def test_everything_else_is_refused_and_audited(vault, audit, senders):
     stranger = Ring.new("stranger", drawing("s"), WHEN)
     asked = request(CONTROLLER.signing, WISH, NOW)
     approved = approve(APPROVER.signing, asked, NOW)
-    other = request(CONTROLLER.signing, Wish(STUDY, "NOBODY", Purpose.SAFETY, "T"), NOW)
+    other = request(CONTROLLER.signing, Wish(STUDY, "NOBODY", VaultPurpose.SAFETY, "T"), NOW)
     by_approver = request(APPROVER.signing, WISH, NOW)
     cases = [
-        (asked, approve(CONTROLLER.signing, asked, NOW), NOW, Code.NOT_APPROVED),
-        (asked, approve(APPROVER.signing, other, NOW), NOW, Code.NOT_APPROVED),
-        (asked, approve(stranger.signing, asked, NOW), NOW, Code.UNKNOWN_SENDER),
-        (by_approver, approve(CONTROLLER.signing, by_approver, NOW), NOW, Code.UNKNOWN_SENDER),
-        (asked, asked, NOW, Code.FORGED),
-        (asked, approved, NOW + 2 * DAY, Code.EXPIRED),
-        (asked, approved, NOW - DAY, Code.EXPIRED),
-        ({**asked, "body": {**asked["body"], "pseudonym": "PSEUDONYM2"}}, approved, NOW, Code.FORGED),
-        (other, approve(APPROVER.signing, other, NOW), NOW, Code.NOT_FOUND),
-        ({}, {}, NOW, Code.MALFORMED),
+        (asked, approve(CONTROLLER.signing, asked, NOW), NOW, RefusalCode.NOT_APPROVED),
+        (asked, approve(APPROVER.signing, other, NOW), NOW, RefusalCode.NOT_APPROVED),
+        (asked, approve(stranger.signing, asked, NOW), NOW, RefusalCode.UNKNOWN_SENDER),
+        (by_approver, approve(CONTROLLER.signing, by_approver, NOW), NOW, RefusalCode.UNKNOWN_SENDER),
+        (asked, asked, NOW, RefusalCode.FORGED),
+        (asked, approved, NOW + 2 * DAY, RefusalCode.EXPIRED),
+        (asked, approved, NOW - DAY, RefusalCode.EXPIRED),
+        ({**asked, "body": {**asked["body"], "pseudonym": "PSEUDONYM2"}}, approved, NOW, RefusalCode.FORGED),
+        (other, approve(APPROVER.signing, other, NOW), NOW, RefusalCode.NOT_FOUND),
+        ({}, {}, NOW, RefusalCode.MALFORMED),
     ]
     for first, second, when, code in cases:
         with pytest.raises(Denied) as caught:
@@ -216,7 +216,7 @@ def test_a_request_says_what_it_must():
         (STUDY, "P", "a b"),
     ]:
         with pytest.raises(SettingsError):
-            Wish(study, pseudonym, Purpose.SAFETY, ticket)
+            Wish(study, pseudonym, VaultPurpose.SAFETY, ticket)
     for days in (0, 8):
         with pytest.raises(SettingsError):
             request(CONTROLLER.signing, WISH, NOW, timedelta(days=days))

@@ -15,16 +15,16 @@ from abaton.governance import (
     Action,
     Audit,
     Cascade,
-    Code,
+    CascadeStep,
     Denied,
     Inbox,
+    LeavingSite,
     Outbox,
+    RefusalCode,
     Registry,
     Ring,
-    Role,
+    SenderRole,
     Senders,
-    Site,
-    Step,
     Vault,
     marked_rounds,
     members_of,
@@ -55,7 +55,7 @@ class World:
         self.vault = Vault(vault_url, folder / "row-keys.db", CONTROLLER.public.sealing, os.urandom)
         self.inbox = Inbox(folder / "inbox", self.far, CENTRE.public, CENTRE.signing)
         self.reachable = True
-        site = Site(
+        site = LeavingSite(
             self.registry, self.outbox, self.vault, SITE.signing, self.send, verifier([CENTRE.public.signing])
         )
         self.actions = dict(site_actions(site))
@@ -65,7 +65,7 @@ class World:
         return self.inbox.delete(order, NOW + DAY) if self.reachable else None
 
     def fill(self) -> None:
-        Senders(self.far).enter(SITE.public, Role.SITE, NOW)
+        Senders(self.far).enter(SITE.public, SenderRole.SITE, NOW)
         for registry in (self.registry, Registry(self.far)):
             registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
             for name in ("ann", "bob"):
@@ -139,7 +139,7 @@ def test_the_whole_cascade(world, tmp_path):
         world.inbox.path(r.digest).read_bytes() for r in world.inbox.received(STUDY) if r.subject == ANN
     ]
     case = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, NOW + DAY), NOW + DAY)
-    assert case.step is Step.DONE
+    assert case.step is CascadeStep.DONE
     assert case.evidence["rounds"] == [["run", 1]]
     assert case.evidence["receipt"]["body"]["records"] == 2
     check_gone(world)
@@ -153,7 +153,11 @@ def test_the_whole_cascade(world, tmp_path):
 def test_what_waits_is_on_a_list_with_since_when(world):
     world.reachable = False
     case = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, NOW + DAY), NOW + DAY)
-    assert (case.step, case.waits_for, case.since) == (Step.RECEIPT, "the-centre", "2026-03-02T12:00:00.000Z")
+    assert (case.step, case.waits_for, case.since) == (
+        CascadeStep.RECEIPT,
+        "the-centre",
+        "2026-03-02T12:00:00.000Z",
+    )
     assert world.cascade.pending() == world.cascade.advance_all(NOW + 2 * DAY)
     assert world.cascade.begin(STUDY, ANN, ROW, NOW + 2 * DAY).since == case.since
     with pytest.raises(Denied):
@@ -174,15 +178,15 @@ def test_a_receipt_that_is_not_genuine_stops_the_cascade_visibly(world):
     ]
     for answer in forged:
         world.send = lambda order, answer=answer: answer
-        site = Site(
+        site = LeavingSite(
             world.registry, world.outbox, world.vault, SITE.signing, world.send, verifier([CENTRE.public.signing])
         )  # fmt: skip
         cascade = Cascade(world.database, site_actions(site))
         with pytest.raises(Denied):
             cascade.advance(cascade.begin(STUDY, ANN, ROW, NOW + DAY), NOW + DAY)
         (case,) = cascade.pending()
-        assert case.step is Step.RECEIPT
-        assert case.waits_for in set(Code)
+        assert case.step is CascadeStep.RECEIPT
+        assert case.waits_for in set(RefusalCode)
         assert cascade.advance_all(NOW + DAY) == [case]
     assert (
         world.vault.open(world.vault.row(STUDY, ROW), CONTROLLER) == IDENTITY

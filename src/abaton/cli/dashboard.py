@@ -87,12 +87,14 @@ def token(
     _check_extra()
     from datetime import UTC, datetime, timedelta
 
-    from abaton.dashboard import Role, add_token
+    from abaton.dashboard import ViewerRole, add_token
 
-    if role not in list(Role):
-        raise SettingsError(f"there is no role '{role}'", where="--role", remedy=f"use {', '.join(Role)}")
+    if role not in list(ViewerRole):
+        raise SettingsError(
+            f"there is no role '{role}'", where="--role", remedy=f"use {', '.join(ViewerRole)}"
+        )
     until = datetime.now(UTC) + timedelta(days=days) if days else None
-    made = add_token(access, name, Role(role), until)
+    made = add_token(access, name, ViewerRole(role), until)
     emit({"name": name, "role": role, "token": made}) if json else typer.echo(made)
     note(f"the token of {name} ({role}) is shown this once; its fingerprint is in {access}")
 

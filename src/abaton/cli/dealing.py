@@ -143,7 +143,7 @@ def withdraw(
 
     Exit code 1: something is still pending, for example because the centre cannot be reached.
     """
-    from abaton.governance import Step
+    from abaton.governance import CascadeStep
     from abaton.study import load_study
 
     if (study is None) != (patient is None):
@@ -154,7 +154,7 @@ def withdraw(
         else:
             cases = dealings.cascade().advance_all(_now())
     _print(cases, json=json)
-    if any(case.step is not Step.DONE for case in cases):
+    if any(case.step is not CascadeStep.DONE for case in cases):
         raise typer.Exit(1)
 
 

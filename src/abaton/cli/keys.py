@@ -135,13 +135,13 @@ def enter(
 ) -> None:
     """Enter somebody's public keys in the register; compare the fingerprints with their owner first."""
     from abaton.errors import SettingsError
-    from abaton.governance import Role, Senders
+    from abaton.governance import SenderRole, Senders
     from abaton.governance.keys import read_public
 
-    if role not in set(Role):
-        raise SettingsError(f"there is no role '{role}'", remedy=f"choose one of {', '.join(Role)}")
+    if role not in set(SenderRole):
+        raise SettingsError(f"there is no role '{role}'", remedy=f"choose one of {', '.join(SenderRole)}")
     with database(url) as opened:
-        Senders(opened).enter(read_public(file), Role(role), datetime.now(UTC))
+        Senders(opened).enter(read_public(file), SenderRole(role), datetime.now(UTC))
 
 
 @app.command()

@@ -80,7 +80,7 @@ def open_sealed(
 
     Exit code 3: refused (changed, forged, for another study, or opened before).
     """
-    from abaton.governance import Code, Denied, Looked
+    from abaton.governance import Denied, Looked, RefusalCode
     from abaton.governance.keys import read_public
     from abaton.governance.sealfiles import open_file, use_number
     from abaton.study import load_study
@@ -91,9 +91,11 @@ def open_sealed(
 
         def accept(looked: Looked) -> None:
             if looked.header.study != document.study.id:
-                raise Denied(Code.WRONG_STUDY, "it was sealed for another study", where=str(source))
+                raise Denied(RefusalCode.WRONG_STUDY, "it was sealed for another study", where=str(source))
             if looked.header.document != document.hash:
-                raise Denied(Code.WRONG_DOCUMENT, "it was made under another document", where=str(source))
+                raise Denied(
+                    RefusalCode.WRONG_DOCUMENT, "it was made under another document", where=str(source)
+                )
             use_number(ledger, looked, datetime.now(UTC), again=again)
 
         looked = open_file(source, target, opener, trusted.key, accept=accept, limit=limit)

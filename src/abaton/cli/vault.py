@@ -44,12 +44,14 @@ def request(
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
     """The data controller asks who stands behind one pseudonym; a second person must approve it."""
-    from abaton.governance import Purpose, Wish
+    from abaton.governance import VaultPurpose, Wish
     from abaton.governance import request as ask
 
-    if purpose not in set(Purpose):
-        raise SettingsError(f"there is no purpose '{purpose}'", remedy=f"choose one of {', '.join(Purpose)}")
-    wish = Wish(study, pseudonym, Purpose(purpose), ticket)
+    if purpose not in set(VaultPurpose):
+        raise SettingsError(
+            f"there is no purpose '{purpose}'", remedy=f"choose one of {', '.join(VaultPurpose)}"
+        )
+    wish = Wish(study, pseudonym, VaultPurpose(purpose), ticket)
     signer = ring(keys, passphrase_file, passphrase_env).signing
     _write(out, ask(signer, wish, datetime.now(UTC), timedelta(days=days)))
 

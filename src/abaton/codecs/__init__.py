@@ -1,7 +1,7 @@
 """Updates to bytes and back: small, honest, safe to decode."""
 
 from abaton.codecs.chain import Memory, Pipeline, Step, chain
-from abaton.codecs.contract import Accumulator, Codec, Key, Purpose
+from abaton.codecs.contract import Accumulator, Codec, Key, KeyPurpose
 from abaton.codecs.downlink import Difference, Downlink, Parcel, receive
 from abaton.codecs.ecdq import Ecdq
 from abaton.codecs.eden import Drive, Eden
@@ -31,10 +31,10 @@ __all__ = [
     "Hadamard",
     "Kashin",
     "Key",
+    "KeyPurpose",
     "Memory",
     "Parcel",
     "Pipeline",
-    "Purpose",
     "Qsgd",
     "QuicFL",
     "Raw",

@@ -19,7 +19,7 @@ from abaton.errors import SettingsError
 from abaton.vectors.layout import Layout, Vector
 
 
-class Purpose(StrEnum):
+class KeyPurpose(StrEnum):
     """What a random stream is for; each purpose has a stream of its own."""
 
     ROTATION = "rotation"  # common to all learners of a round, so that the server inverts once
@@ -52,10 +52,10 @@ class Key:
                 f"the round's key has {len(self.round)} bytes", remedy="use between 1 and 64, best 32"
             )
 
-    def derive(self, purpose: Purpose) -> int:
+    def derive(self, purpose: KeyPurpose) -> int:
         """A 64-bit seed for one purpose, by keyed BLAKE2b: streams never overlap by accident."""
-        learner = b"" if purpose is Purpose.ROTATION else self.learner.encode()
-        secret = self.secret if purpose in (Purpose.PRIVATE, Purpose.NOISE) else b""
+        learner = b"" if purpose is KeyPurpose.ROTATION else self.learner.encode()
+        secret = self.secret if purpose in (KeyPurpose.PRIVATE, KeyPurpose.NOISE) else b""
         parts = (purpose.encode(), learner, secret)
         message = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
         digest = hashlib.blake2b(message, key=self.round, digest_size=8, person=b"abaton-codec-1")

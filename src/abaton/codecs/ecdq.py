@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from abaton.codecs import outliers, wire
 from abaton.codecs.blocks import GROUP, Blocks
-from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.ecdq_tables import model
 from abaton.codecs.rotated import Rotating, broken, check_finite, fitting, read_norms
 
@@ -64,7 +64,7 @@ class Ecdq(Rotating[Parts]):
         norms, outcomes = np.zeros(len(cut)), np.empty(cut.padded, dtype=np.int32)
         most = cut.padded // 16 + 1  # squares of a block sum to its size, and outliers lie beyond 4
         places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
-        keys = (*keyed(key.derive(Purpose.ROTATION)), *keyed(key.derive(Purpose.DITHER)))
+        keys = (*keyed(key.derive(KeyPurpose.ROTATION)), *keyed(key.derive(KeyPurpose.DITHER)))
         used, found = dithered.quantise(
             update, cut.table, known.step, known.strata, known.cumulative.size, keys,
             aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, outcomes, places, excess,
@@ -105,7 +105,7 @@ class Ecdq(Rotating[Parts]):
             states = np.frombuffer(body, "<u8", _STATES, len(body) - rest - 8 * _STATES).astype(np.uint64)
             stream = np.zeros(rest // 4 + _STATES, dtype=np.uint32)
             stream[: rest // 4] = np.frombuffer(body, "<u4", rest // 4, len(body) - rest)
-            seeds, space = keyed(key.derive(Purpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
+            seeds, space = keyed(key.derive(KeyPurpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
             known = model(self.bits)
             tables = (known.cumulative, known.guess, known.strata)
             if not dithered.read(stream, states, cut.table, norms, *tables, seeds, space, steps):

@@ -20,7 +20,7 @@ import numpy as np
 
 from abaton.codecs import levels
 from abaton.codecs.blocks import split
-from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.rotated import decoded
 from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import DecodedSum
@@ -52,7 +52,7 @@ class Eden(Quantiser):
         from abaton.vectors.hadamard import aligned
         from abaton.vectors.rotation import forward, keyed
 
-        known, seeds = _levels(self.bits), keyed(key.derive(Purpose.DITHER))
+        known, seeds = _levels(self.bits), keyed(key.derive(KeyPurpose.DITHER))
 
         def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
             z = aligned(size)
@@ -72,7 +72,7 @@ class Eden(Quantiser):
         for words, (_, _, size, place) in zip(parts.words, cut.table.tolist(), strict=True):
             if words.size:
                 levels.add(words, rotated, place, size, known)
-        return decoded(rotated, parts.pairs[:, 0], parts.tail, cut, key.derive(Purpose.DITHER))
+        return decoded(rotated, parts.pairs[:, 0], parts.tail, cut, key.derive(KeyPurpose.DITHER))
 
     def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
         """A plain sum: every learner has a rotation of its own."""

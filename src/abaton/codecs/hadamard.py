@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import levels
-from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.contract import Key, KeyPurpose
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +37,9 @@ class Hadamard(levels.RotatingLevels):
         from abaton.vectors.hadamard import aligned
         from abaton.vectors.rotation import forward, keyed
 
-        rotation, private = (keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.PRIVATE))
+        rotation, private = (
+            keyed(key.derive(purpose)) for purpose in (KeyPurpose.ROTATION, KeyPurpose.PRIVATE)
+        )
 
         def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
             z = aligned(size)

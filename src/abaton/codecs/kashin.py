@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import levels
-from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.rotated import broken
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class Kashin(levels.RotatingLevels):
         """The update as a payload; a block's pair is its norm and the largest number of its frame."""
         from abaton.vectors.rotation import keyed
 
-        rotation, private = (keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.PRIVATE))
+        rotation, private = (
+            keyed(key.derive(purpose)) for purpose in (KeyPurpose.ROTATION, KeyPurpose.PRIVATE)
+        )
 
         def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
             wide = block.astype(np.float64)

@@ -15,7 +15,7 @@ import numpy as np
 
 from abaton.codecs import levels
 from abaton.codecs.blocks import split
-from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.rotated import broken
 from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import DecodedSum
@@ -36,7 +36,7 @@ class Qsgd(Quantiser):
         """The update as a payload; a block's pair is its largest size and zero."""
         from abaton.vectors.rotation import keyed
 
-        grid, private = _grid(self.bits), keyed(key.derive(Purpose.PRIVATE))
+        grid, private = _grid(self.bits), keyed(key.derive(KeyPurpose.PRIVATE))
 
         def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
             wide = np.zeros(size, dtype=np.float64)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from abaton.codecs import outliers, wire
 from abaton.codecs.blocks import Blocks
-from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.quicfl_tables import DEFAULT, codebooks
 from abaton.codecs.rotated import Rotating, broken, check_finite, fitting, read_norms
 from abaton.codecs.settings import Quantiser, check_whole
@@ -77,7 +77,8 @@ class QuicFL(Rotating[Parts]):
         most = cut.padded // 9 + 1
         places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
         seeds = [
-            keyed(key.derive(purpose)) for purpose in (Purpose.ROTATION, Purpose.DITHER, Purpose.PRIVATE)
+            keyed(key.derive(purpose))
+            for purpose in (KeyPurpose.ROTATION, KeyPurpose.DITHER, KeyPurpose.PRIVATE)
         ]
         used, found = quantise.encode(
             update, cut.table, books.intervals, books.cells, books.codewords, books.rows,
@@ -124,7 +125,7 @@ class QuicFL(Rotating[Parts]):
         from abaton.vectors.rotation import keyed
 
         books: Any = codebooks(self.bits, self.shared)
-        seeds = keyed(key.derive(Purpose.DITHER))
+        seeds = keyed(key.derive(KeyPurpose.DITHER))
         space = aligned(books.codewords.size)
         quantise.accumulate(
             parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs.blocks import Blocks, split
-from abaton.codecs.contract import Key, Purpose
+from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import check_same, check_total, check_weight
 from abaton.errors import PayloadError
@@ -74,7 +74,7 @@ class Rotating(Quantiser, ABC, Generic[P]):
         cut, parts = self.cut(layout), self.parts(payload, layout, key)
         rotated = np.zeros(self.copies * cut.padded, dtype=np.float32)
         self.add_to(rotated, parts, cut, (parts.norms > 0).astype(np.float64), key)
-        rotation = key.derive(Purpose.ROTATION)
+        rotation = key.derive(KeyPurpose.ROTATION)
         return decoded(rotated, parts.norms, parts.tail, cut, rotation, copies=self.copies)
 
     def accumulator(self, layout: Layout, round_key: bytes) -> RotatedSum[P]:
@@ -183,7 +183,7 @@ class RotatedSum(Generic[P]):
         peaks = np.maximum.reduceat(np.abs(rotated), starts) if starts.size else np.zeros(0)
         rotated /= np.repeat(np.where(peaks > 0, peaks, 1.0), self._sizes)
         tail = (self._tail / total).astype(np.float32)
-        rotation = Key(self.round_key, "").derive(Purpose.ROTATION)
+        rotation = Key(self.round_key, "").derive(KeyPurpose.ROTATION)
         values = rotated.astype(np.float32)
         return decoded(values, peaks / total, tail, self.cut, rotation, copies=self.codec.copies)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs.chain import Pipeline, chain
-from abaton.codecs.contract import Purpose
+from abaton.codecs.contract import KeyPurpose
 from abaton.codecs.settings import Written, check_number
 from abaton.errors import Refused
 
@@ -68,7 +68,9 @@ class GaussianNoise(Written):
                 where=f"learner '{key.learner}'",
                 remedy="give the learner's key a secret that stays at the site",
             )
-        noise = np.random.Generator(np.random.PCG64(key.derive(Purpose.NOISE))).standard_normal(layout.size)
+        noise = np.random.Generator(np.random.PCG64(key.derive(KeyPurpose.NOISE))).standard_normal(
+            layout.size
+        )
         return (layout.check(update, whose="update") + self.std * noise).astype(np.float32)
 
     def after(self, passed_on: Vector, decoded: Vector) -> None:

@@ -3,7 +3,7 @@
 Needs the extra ``abaton[serve]``.
 """
 
-from abaton.dashboard.access import AccessFile, Person, Right, Role, add_token, load_access
+from abaton.dashboard.access import AccessFile, Person, Right, ViewerRole, add_token, load_access
 from abaton.dashboard.app import make_dashboard
 from abaton.dashboard.serving import beside, check_access, serve_dashboard
 from abaton.dashboard.sessions import Sessions
@@ -14,8 +14,8 @@ __all__ = [
     "Dashboard",
     "Person",
     "Right",
-    "Role",
     "Sessions",
+    "ViewerRole",
     "add_token",
     "beside",
     "check_access",

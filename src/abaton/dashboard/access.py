@@ -32,7 +32,7 @@ class Right(StrEnum):
     CONTROL = "control"
 
 
-class Role(StrEnum):
+class ViewerRole(StrEnum):
     """Who somebody is for the dashboard."""
 
     VIEWER = "viewer"
@@ -41,11 +41,11 @@ class Role(StrEnum):
     PROXY = "proxy"
 
 
-RIGHTS: Mapping[Role, frozenset[Right]] = {
-    Role.VIEWER: frozenset({Right.VIEW}),
-    Role.OPERATOR: frozenset({Right.VIEW, Right.OPERATE}),
-    Role.CONTROLLER: frozenset({Right.VIEW, Right.CONTROL}),  # who proves things does not change them
-    Role.PROXY: frozenset(),
+RIGHTS: Mapping[ViewerRole, frozenset[Right]] = {
+    ViewerRole.VIEWER: frozenset({Right.VIEW}),
+    ViewerRole.OPERATOR: frozenset({Right.VIEW, Right.OPERATE}),
+    ViewerRole.CONTROLLER: frozenset({Right.VIEW, Right.CONTROL}),  # who proves things does not change them
+    ViewerRole.PROXY: frozenset(),
 }
 
 
@@ -58,7 +58,7 @@ class Person:
     """
 
     name: str
-    role: Role
+    role: ViewerRole
 
     def may(self, right: Right) -> bool:
         """Whether the role has a right."""
@@ -71,7 +71,7 @@ class Token(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=f"^{_NAME.pattern}$")
-    role: Role
+    role: ViewerRole
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     until: datetime | None = None
 
@@ -88,7 +88,7 @@ class AccessFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     header: str = Field(default="Remote-User", pattern="^[A-Za-z][A-Za-z0-9-]{0,63}$")
-    users: dict[str, Role] = Field(default_factory=dict)
+    users: dict[str, ViewerRole] = Field(default_factory=dict)
     tokens: tuple[Token, ...] = ()
 
     def by_token(self, token: str, now: datetime) -> Person | None:
@@ -103,7 +103,7 @@ class AccessFile(BaseModel):
     def by_proxy(self, name: str) -> Person | None:
         """Whom a proxy means by a name; nobody if the file does not list them."""
         role = self.users.get(name)
-        return None if role is None or role is Role.PROXY else Person(name, role)
+        return None if role is None or role is ViewerRole.PROXY else Person(name, role)
 
 
 def load_access(path: Path) -> AccessFile:
@@ -132,7 +132,7 @@ def load_access(path: Path) -> AccessFile:
     return made
 
 
-def add_token(path: Path, name: str, role: Role, until: datetime | None = None) -> str:
+def add_token(path: Path, name: str, role: ViewerRole, until: datetime | None = None) -> str:
     """Make a token and write its fingerprint into the access file; the token, which is kept nowhere.
 
     Args:

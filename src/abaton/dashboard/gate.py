@@ -17,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
-from abaton.dashboard.access import AccessFile, Person, Role
+from abaton.dashboard.access import AccessFile, Person, ViewerRole
 from abaton.dashboard.sessions import Sessions
 
 Scope = MutableMapping[str, Any]
@@ -27,7 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "abaton-session"
-ANYBODY = Person("this machine", Role.VIEWER)
+ANYBODY = Person("this machine", ViewerRole.VIEWER)
 _HERE = {"localhost", "127.0.0.1", "::1"}
 _MOST_BODY = 16 * 1024
 
@@ -131,10 +131,10 @@ class Gate:
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         if kind.lower() == "bearer":
             person = self.access.by_token(token.strip(), now)
-            return self._known(person, "") if person and person.role is not Role.PROXY else None
+            return self._known(person, "") if person and person.role is not ViewerRole.PROXY else None
         if via := headers.get(b"abaton-proxy", ""):
             proxy = self.access.by_token(via, now)
-            if proxy is None or proxy.role is not Role.PROXY:
+            if proxy is None or proxy.role is not ViewerRole.PROXY:
                 return None
             user = headers.get(self.access.header.lower().encode(), "")
             return self._known(self.access.by_proxy(user), f"proxy/{user}")

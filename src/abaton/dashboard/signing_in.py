@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
-from abaton.dashboard.access import Right, Role
+from abaton.dashboard.access import Right, ViewerRole
 from abaton.dashboard.asking import At, By, read_form
 from abaton.dashboard.files import static_file
 from abaton.dashboard.gate import COOKIE
@@ -49,7 +49,7 @@ async def sign_in(at: At, request: Request) -> Response:
         return HTMLResponse(login_page(frame, "Too many attempts: wait a little."), 429)
     token = parse_qs((await request.body()).decode("latin-1")).get("token", [""])[-1].strip()
     person = at.access.by_token(token, at.moment()) if at.access else None
-    if person is None or person.role is Role.PROXY:
+    if person is None or person.role is ViewerRole.PROXY:
         return HTMLResponse(login_page(frame, "This token is not known, or has run out."), 403)
     answer = RedirectResponse(f"{at.base}/", 303)
     answer.set_cookie(

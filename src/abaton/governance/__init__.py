@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from abaton.governance.inbox import Inbox, Received, Room, Uploads
     from abaton.governance.keys import Kind, PrivateKey, PublicKey, PublicRing, Ring, verifier
     from abaton.governance.outbox import Outbox, Queued
-    from abaton.governance.refusals import Code, Denied
+    from abaton.governance.refusals import Denied, RefusalCode
     from abaton.governance.registry import Registry
     from abaton.governance.retention import Due, Holdings, due, enforce
     from abaton.governance.schema import metadata
     from abaton.governance.sealing import Compression, Header, Looked, look, opened, seal
-    from abaton.governance.senders import Role, Sender, Senders
+    from abaton.governance.senders import Sender, SenderRole, Senders
     from abaton.governance.statements import Statement, check, state
     from abaton.governance.tags import tag
-    from abaton.governance.vault import Purpose, Vault, Wish, approve, reidentify, request, row_tag
-    from abaton.governance.withdrawal import Cascade, Case, Site, Step, Waiting, site_actions
+    from abaton.governance.vault import Vault, VaultPurpose, Wish, approve, reidentify, request, row_tag
+    from abaton.governance.withdrawal import Cascade, CascadeStep, Case, LeavingSite, Waiting, site_actions
 
 __all__ = [
     "Action",
     "Ask",
     "Audit",
     "Cascade",
+    "CascadeStep",
     "Case",
     "Chain",
-    "Code",
     "Cohort",
     "Compression",
     "Confirmed",
@@ -62,30 +62,30 @@ __all__ = [
     "Holdings",
     "Inbox",
     "Kind",
+    "LeavingSite",
     "Looked",
     "Outbox",
     "Permit",
     "PrivateKey",
     "PublicKey",
     "PublicRing",
-    "Purpose",
     "Queued",
     "Reason",
     "Received",
+    "RefusalCode",
     "Registry",
     "Ring",
-    "Role",
     "Room",
     "Sender",
+    "SenderRole",
     "Senders",
-    "Site",
     "Snapshot",
     "Statement",
-    "Step",
     "StudyCensus",
     "TakenOver",
     "Uploads",
     "Vault",
+    "VaultPurpose",
     "Waiting",
     "Wish",
     "approve",

@@ -19,7 +19,7 @@ from abaton.governance.consents import Action, Ask, Reason, judge
 from abaton.governance.registry import Registry
 from abaton.governance.standing import Published
 from abaton.governance.times import moment
-from abaton.governance.withdrawal import Step
+from abaton.governance.withdrawal import CascadeStep
 from abaton.store import Database
 
 FLOOR = 5
@@ -160,7 +160,7 @@ def _read(resource: str) -> object:
 def _pending(connection: sql.Connection, study: str) -> tuple[int, str]:
     table = schema.withdrawals
     chosen = sql.select(sql.func.count(), sql.func.min(table.c.since)).where(
-        table.c.study == study, table.c.step != Step.DONE.value
+        table.c.study == study, table.c.step != CascadeStep.DONE.value
     )
     number, oldest = connection.execute(chosen).one()
     return number, oldest or ""

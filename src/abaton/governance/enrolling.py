@@ -27,7 +27,7 @@ from abaton.canonical import digest
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.consents import CODES, NOTIFY, SYSTEMS, Action, Ask, Json, Reason, judge
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.standing import (
     judged_in,
     newest_in,
@@ -58,7 +58,7 @@ def _check_keeper(connection: sql.Connection, subject: str, sender: str) -> None
     chosen = sql.select(schema.keepers.c.sender).where(schema.keepers.c.subject == subject)
     keeper = connection.scalar(chosen)
     if keeper is not None and keeper != sender:
-        raise Denied(Code.NOT_YOURS, "another sender speaks for this person", where="subject")
+        raise Denied(RefusalCode.NOT_YOURS, "another sender speaks for this person", where="subject")
 
 
 CONFIRMED = "consent-receipt"
@@ -85,7 +85,7 @@ def read_confirmed(statement: object, find: Find) -> Confirmed:
     body = check(statement, CONFIRMED, find)
     names = set(Confirmed.__slots__)
     if set(body) != names or not all(isinstance(body[name], str) for name in names):
-        raise Denied(Code.MALFORMED, "a statement says other things than it should", where=CONFIRMED)
+        raise Denied(RefusalCode.MALFORMED, "a statement says other things than it should", where=CONFIRMED)
     return Confirmed(**body)
 
 
@@ -112,7 +112,7 @@ def ask_of(consent: object) -> Ask:
         return Ask(subject, name, pinned, Action.SEND)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise Denied(
-            Code.MALFORMED, "this is not a Consent of the form that is taken", where=_WHERE
+            RefusalCode.MALFORMED, "this is not a Consent of the form that is taken", where=_WHERE
         ) from None
 
 
@@ -191,11 +191,11 @@ def _check(connection: sql.Connection, consent: Json, ask: Ask, when: datetime) 
     if ask.study:
         found = study_in(connection, ask.study)
         if found is None:
-            raise Denied(Code.WRONG_STUDY, "there is no such study here", where=_WHERE)
+            raise Denied(RefusalCode.WRONG_STUDY, "there is no such study here", where=_WHERE)
         if not found.is_open(when):
             raise _no(Reason.STUDY_CLOSED)
         if found.document != ask.document:
-            raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where=_WHERE)
+            raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where=_WHERE)
         if not judged_in(connection, Ask(ask.subject), when).allows:
             raise _no(Reason.NOT_OPTED_IN)
     reason = judge(consent, ask, when)
@@ -205,7 +205,7 @@ def _check(connection: sql.Connection, consent: Json, ask: Ask, when: datetime) 
     if last is not None and last.get("status") != "active":
         said, no = first_moment(consent.get("dateTime")), changed_in(connection, ask.subject, ask.study)
         if said is None or said <= moment(no):
-            raise Denied(Code.REPLAYED, "the person has said no since this consent", where=_WHERE)
+            raise Denied(RefusalCode.REPLAYED, "the person has said no since this consent", where=_WHERE)
 
 
 def changed_in(connection: sql.Connection, subject: str, study: str) -> str:
@@ -216,7 +216,7 @@ def changed_in(connection: sql.Connection, subject: str, study: str) -> str:
 
 
 def _no(reason: Reason) -> Denied:
-    return Denied(Code.NO_CONSENT, f"the consent is not in force: {reason.value}", reason=reason.value)
+    return Denied(RefusalCode.NO_CONSENT, f"the consent is not in force: {reason.value}", reason=reason.value)
 
 
 def is_confirmed(database: Database, subject: str, study: str, consent: str) -> bool:
@@ -241,7 +241,7 @@ def keep_confirmation(
     confirmed = read_confirmed(statement, find)
     subject, study, consent = asked
     if (confirmed.subject, confirmed.study, confirmed.consent) != asked:
-        raise Denied(Code.FORGED, "the confirmation is for something else", where="consent")
+        raise Denied(RefusalCode.FORGED, "the confirmation is for something else", where="consent")
     row = {"subject": subject, "study": study, "consent": consent}
 
     def work(connection: sql.Connection) -> None:

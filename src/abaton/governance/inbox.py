@@ -30,11 +30,11 @@ from abaton.governance.audit import Audit, Entry, append_in
 from abaton.governance.consents import Action, Ask, Reason
 from abaton.governance.enrolling import check_keeper
 from abaton.governance.keys import PrivateKey, PublicRing, Ring
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.registry import Registry
 from abaton.governance.sealfiles import pieces_in, pieces_of, sync_folder
 from abaton.governance.sealing import Looked, look, opened
-from abaton.governance.senders import Role, Senders
+from abaton.governance.senders import SenderRole, Senders
 from abaton.governance.standing import reason_in, said_yes_after, study_in, subject_lock, withdraw_in
 from abaton.governance.statements import Order, Statement, read_order, write_deleted, write_receipt
 from abaton.governance.tags import is_digest
@@ -98,10 +98,14 @@ class Inbox:
         """Add bytes to an upload at the place where it stands, and return how many there are now."""
         if offset + len(data) > self.most_bytes:
             self._part(digest).unlink(missing_ok=True)
-            raise Denied(Code.TOO_LARGE, "the envelope is larger than this centre takes", where="upload")
+            raise Denied(
+                RefusalCode.TOO_LARGE, "the envelope is larger than this centre takes", where="upload"
+            )
         with self._held(digest, os.O_RDWR | os.O_CREAT) as file:
             if offset != file.seek(0, os.SEEK_END):
-                raise Denied(Code.OUT_OF_STEP, "the part does not follow on what has arrived", where="upload")
+                raise Denied(
+                    RefusalCode.OUT_OF_STEP, "the part does not follow on what has arrived", where="upload"
+                )
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -132,10 +136,14 @@ class Inbox:
                 looked = look(pieces_in(file), self._site)
                 sender = looked.header.sender
                 if by and sender != by:
-                    raise Denied(Code.FORGED, "the envelope is not by the one who brings it", where="upload")
+                    raise Denied(
+                        RefusalCode.FORGED, "the envelope is not by the one who brings it", where="upload"
+                    )
                 check_keeper(self.database, looked.header.subject, self._owner(sender))
                 if looked.digest != digest:
-                    raise Denied(Code.TAMPERED, "the upload is not what it was announced as", where="upload")
+                    raise Denied(
+                        RefusalCode.TAMPERED, "the upload is not what it was announced as", where="upload"
+                    )
                 self.ring.accepts(looked.header.recipient, stamp(when - self.grace))
                 receipt = self._take(looked, when)
                 self.path(digest)
@@ -143,7 +151,7 @@ class Inbox:
             settled = self._settled(digest)
             if settled is not None:  # the same upload was completed by somebody else meanwhile
                 return settled
-            if error.code is not Code.TRUNCATED:  # the rest may still come
+            if error.code is not RefusalCode.TRUNCATED:  # the rest may still come
                 self.drop_part(digest)
             self.audit.append(Entry("envelope-refused", error.code.value, actor=sender), when)
             raise
@@ -158,7 +166,9 @@ class Inbox:
                 return known
             reason = self._reason(connection, looked, owner, when)
             if not reason.allows:
-                raise Denied(Code.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value)
+                raise Denied(
+                    RefusalCode.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value
+                )
             receipt = write_receipt(self.signer, looked, when)
             key = {"sender": head.sender, "study": head.study, "sequence": head.sequence}
             row = {**key, "digest": looked.digest}
@@ -187,16 +197,16 @@ class Inbox:
         if row is None:
             return None
         if row.digest != looked.digest:
-            raise Denied(Code.REPLAYED, "this sender has used this number already", where="upload")
+            raise Denied(RefusalCode.REPLAYED, "this sender has used this number already", where="upload")
         return _statement(row.receipt)
 
     def _reason(self, connection: sql.Connection, looked: Looked, owner: str, when: datetime) -> Reason:
         head = looked.header
         found = study_in(connection, head.study)
         if found is None:
-            raise Denied(Code.WRONG_STUDY, "there is no such study here", where="upload")
+            raise Denied(RefusalCode.WRONG_STUDY, "there is no such study here", where="upload")
         if found.document != head.document:
-            raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="upload")
+            raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where="upload")
         if not head.subject:
             return Reason.NO_SUBJECT
         reason = reason_in(connection, Ask(head.subject, head.study, head.document, Action.SEND), when)
@@ -238,7 +248,7 @@ class Inbox:
             return _statement(known)
         if said_yes_after(connection, order.subject, order.study, order.at):
             raise Denied(
-                Code.REPLAYED, "the person has said yes again since this order", where="deletion order"
+                RefusalCode.REPLAYED, "the person has said yes again since this order", where="deletion order"
             )
         withdraw_in(connection, order.subject, order.study, when)
         keys = sql.select(schema.sender_keys.c.key).where(schema.sender_keys.c.name == owner)
@@ -306,11 +316,15 @@ class Inbox:
         try:
             handle = os.open(path, flags, 0o600)
         except FileNotFoundError:
-            raise Denied(Code.NOT_FOUND, "nothing of this upload has arrived", where="upload") from None
+            raise Denied(
+                RefusalCode.NOT_FOUND, "nothing of this upload has arrived", where="upload"
+            ) from None
         with os.fdopen(handle, "r+b") as file:
             fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is_at(path, handle):
-                raise Denied(Code.NOT_FOUND, "the upload was completed or given up meanwhile", where="upload")
+                raise Denied(
+                    RefusalCode.NOT_FOUND, "the upload was completed or given up meanwhile", where="upload"
+                )
             yield file
 
     def _part(self, digest: str) -> Path:
@@ -321,7 +335,7 @@ class Inbox:
         return owner.name if owner else ""
 
     def _site(self, key_id: str) -> Any:
-        return self.senders.signing(key_id, Role.SITE)
+        return self.senders.signing(key_id, SenderRole.SITE)
 
     def _ever(self, key_id: str) -> Any:
         owner = self.senders.owner(key_id)  # what was taken once stays readable after the sender changed keys
@@ -343,7 +357,7 @@ def _is_at(path: Path, handle: int) -> bool:
 
 def _checked(digest: str) -> str:
     if not is_digest(digest):  # it becomes the name of a file
-        raise Denied(Code.MALFORMED, "an upload is named by its fingerprint", where="upload")
+        raise Denied(RefusalCode.MALFORMED, "an upload is named by its fingerprint", where="upload")
     return digest
 
 
@@ -387,18 +401,20 @@ class Uploads:
         """Begin an upload, or find one that was begun; how many bytes of it have arrived."""
         table = schema.uploads
         if size > self.room.upload:
-            raise Denied(Code.TOO_LARGE, "the envelope is larger than this centre takes", where="upload")
+            raise Denied(
+                RefusalCode.TOO_LARGE, "the envelope is larger than this centre takes", where="upload"
+            )
 
         def work(connection: sql.Connection) -> None:
             known = sql.select(table.c.sender, table.c.size).where(table.c.digest == digest)
             if connection.execute(known).first() is None:
                 now = _account(connection, sender)
                 if now.open >= self.room.open or now.bytes + now.open_bytes + size > self.room.total:
-                    raise Denied(Code.QUOTA, "the sender has no room left here", where="upload")
+                    raise Denied(RefusalCode.QUOTA, "the sender has no room left here", where="upload")
                 row = {"digest": digest, "sender": sender, "size": size, "begun": stamp(when)}
                 insert_new(connection, table, [row])
             if tuple(connection.execute(known).one()) != (sender, size):
-                raise Denied(Code.NOT_YOURS, "the upload was announced otherwise", where="upload")
+                raise Denied(RefusalCode.NOT_YOURS, "the upload was announced otherwise", where="upload")
 
         if self.inbox.settled(digest, sender) is None:
             self.database.write(work, lock=f"uploads/{sender}")
@@ -416,7 +432,7 @@ class Uploads:
         """Add bytes at the place where an upload stands; how many there are now."""
         size = self._size(digest, sender)
         if offset + len(data) > size:
-            raise Denied(Code.TOO_LARGE, "there is more of it than was announced", where="upload")
+            raise Denied(RefusalCode.TOO_LARGE, "there is more of it than was announced", where="upload")
         return self.inbox.add_part(digest, offset, data)
 
     def finish(self, digest: str, sender: str, key: str, when: datetime) -> Statement:
@@ -425,7 +441,7 @@ class Uploads:
         if settled is None:
             size = self._size(digest, sender)
             if self.inbox.uploaded(digest) < size:
-                raise Denied(Code.TRUNCATED, "not all of the upload has arrived", where="upload")
+                raise Denied(RefusalCode.TRUNCATED, "not all of the upload has arrived", where="upload")
         try:
             receipt = self.inbox.accept(digest, when, by=key)
         except Denied:
@@ -455,7 +471,7 @@ class Uploads:
         chosen = sql.select(table.c.size).where(table.c.digest == digest, table.c.sender == sender)
         found = self.database.read(lambda connection: connection.scalar(chosen))
         if found is None:
-            raise Denied(Code.NOT_FOUND, "no such upload was announced", where="upload")
+            raise Denied(RefusalCode.NOT_FOUND, "no such upload was announced", where="upload")
         return int(found)
 
 

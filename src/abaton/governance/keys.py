@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from abaton.canonical import canonical
 from abaton.errors import AbatonError, SettingsError
 from abaton.files import replacing
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.statements import Statement, Verify, check, state
 from abaton.governance.tags import is_name, letters
 
@@ -83,7 +83,7 @@ class PublicKey:
 
     def __post_init__(self) -> None:
         if len(self.raw) != _PUBLIC_BYTES[self.kind]:
-            raise Denied(Code.MALFORMED, f"a public key of kind {self.kind} has another length")
+            raise Denied(RefusalCode.MALFORMED, f"a public key of kind {self.kind} has another length")
 
     @cached_property
     def id(self) -> str:
@@ -127,7 +127,7 @@ class PublicKey:
                 raise TypeError
             return cls(Kind(row["kind"]), base64.b64decode(row["public"], validate=True), since, until)
         except (KeyError, TypeError, ValueError):
-            raise Denied(Code.MALFORMED, "this is not a public key") from None
+            raise Denied(RefusalCode.MALFORMED, "this is not a public key") from None
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class PrivateKey:
         try:
             return _suite(self.public.kind).decrypt(wrapped, self._opening, info)
         except (InvalidTag, ValueError):
-            raise Denied(Code.TAMPERED, "this was not sealed to this key in this context") from None
+            raise Denied(RefusalCode.TAMPERED, "this was not sealed to this key in this context") from None
 
     @cached_property
     def _opening(self) -> X25519PrivateKey | MLKEM768X25519PrivateKey:
@@ -225,9 +225,11 @@ class PublicRing:
         """
         found = self.key(key_id)
         if found is None or found.kind is Kind.SIGN:
-            raise Denied(Code.UNKNOWN_KEY, "it is sealed to a key that is not ours", where=self.name)
+            raise Denied(RefusalCode.UNKNOWN_KEY, "it is sealed to a key that is not ours", where=self.name)
         if found.until and found.until < since:
-            raise Denied(Code.RETIRED_KEY, "it is sealed to a key that is no longer taken", where=self.name)
+            raise Denied(
+                RefusalCode.RETIRED_KEY, "it is sealed to a key that is no longer taken", where=self.name
+            )
         return found
 
     def row(self) -> dict[str, Any]:
@@ -249,10 +251,10 @@ class PublicRing:
             ring = cls(row["name"], tuple(map(PublicKey.read, row["keys"])), tuple(row["rotations"]))
             ring._check()
         except (KeyError, TypeError, StopIteration):
-            raise Denied(Code.MALFORMED, "these are not somebody's public keys") from None
+            raise Denied(RefusalCode.MALFORMED, "these are not somebody's public keys") from None
         if trusted and all(key.id != trusted for key in ring.keys):
             raise Denied(
-                Code.FORGED, "these keys do not follow from the one that is trusted", where=ring.name
+                RefusalCode.FORGED, "these keys do not follow from the one that is trusted", where=ring.name
             )
         return ring
 
@@ -261,13 +263,15 @@ class PublicRing:
         if len({key.id for key in self.keys}) < len(self.keys) or self.sealing.until or self.signing.until:
             raise TypeError
         if len(signers) != len(self.rotations) + 1 or len(self.keys) != 2 * len(signers):
-            raise Denied(Code.FORGED, "a change of keys is not told by a statement", where=self.name)
+            raise Denied(RefusalCode.FORGED, "a change of keys is not told by a statement", where=self.name)
         for before, after, told in zip(signers, signers[1:], self.rotations, strict=False):
             body = check(told, ROTATION, verifier([before]))
             if check(body.get("after"), ROTATION, verifier([after])) != _change(self, before, after):
-                raise Denied(Code.FORGED, "a change of keys is not the one that was signed", where=self.name)
+                raise Denied(
+                    RefusalCode.FORGED, "a change of keys is not the one that was signed", where=self.name
+                )
             if before.until != after.since:
-                raise Denied(Code.FORGED, "an old key claims to be in use", where=self.name)
+                raise Denied(RefusalCode.FORGED, "an old key claims to be in use", where=self.name)
 
 
 def _change(ring: PublicRing, before: PublicKey, after: PublicKey) -> dict[str, Any]:
@@ -311,14 +315,18 @@ class Ring:
         """The secret of a sealing key, old or new."""
         found = self.public.key(key_id)
         if found is None or found.kind is Kind.SIGN:
-            raise Denied(Code.UNKNOWN_KEY, "it is sealed to a key that is not ours", where=self.public.name)
+            raise Denied(
+                RefusalCode.UNKNOWN_KEY, "it is sealed to a key that is not ours", where=self.public.name
+            )
         return self._secret(found)
 
     def _secret(self, key: PublicKey) -> PrivateKey:
         for secret in self.secrets:
             if secret.id == key.id:
                 return secret
-        raise Denied(Code.UNKNOWN_KEY, "the secret of this key is not in this file", where=self.public.name)
+        raise Denied(
+            RefusalCode.UNKNOWN_KEY, "the secret of this key is not in this file", where=self.public.name
+        )
 
     def signing_only(self) -> Self:
         """The same keys without the secrets that open anything: for a service that only signs."""

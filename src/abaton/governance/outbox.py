@@ -23,7 +23,7 @@ from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.consents import Action, Ask
 from abaton.governance.keys import PrivateKey, PublicKey
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.sealfiles import pieces_of, seal_file
 from abaton.governance.sealing import Header, look
 from abaton.governance.standing import reason_in, subject_lock
@@ -89,7 +89,9 @@ class Outbox:
         def work(connection: sql.Connection) -> None:
             reason = reason_in(connection, sending, when)
             if not reason.allows:
-                raise Denied(Code.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value)
+                raise Denied(
+                    RefusalCode.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value
+                )
             connection.execute(schema.outbox.insert().values(**{f: getattr(row, f) for f in row.__slots__}))
             entry = Entry(
                 "envelope-queued", about=ask.subject, study=ask.study, detail={"digest": row.digest}
@@ -127,7 +129,7 @@ class Outbox:
         receipt = read_receipt(statement, find)
         same = (receipt.study, receipt.sequence, receipt.digest, receipt.size)
         if same != (queued.study, queued.sequence, queued.digest, queued.size):
-            raise Denied(Code.FORGED, "the receipt is for something else", where="receipt")
+            raise Denied(RefusalCode.FORGED, "the receipt is for something else", where="receipt")
 
         def work(connection: sql.Connection) -> None:
             table = schema.outbox

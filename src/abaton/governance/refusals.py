@@ -7,7 +7,7 @@ from enum import StrEnum
 from abaton.errors import Refused
 
 
-class Code(StrEnum):
+class RefusalCode(StrEnum):
     """The reasons for which sealed data, statements and requests are refused."""
 
     MALFORMED = "malformed"
@@ -32,25 +32,25 @@ class Code(StrEnum):
 
 
 _REMEDIES = {
-    Code.MALFORMED: "it was not made by Abaton, or was damaged on its way: ask for it again",
-    Code.TRUNCATED: "its end is missing: ask for it again",
-    Code.TAMPERED: "it was changed on its way: ask for it again, and find out by whom",
-    Code.FORGED: "its signature is not the sender's: tell the security officer",
-    Code.UNKNOWN_SENDER: "enter the sender's public keys first",
-    Code.UNKNOWN_KEY: "get the recipient's current public keys and seal it again",
-    Code.RETIRED_KEY: "get the current public keys and make it again with them",
-    Code.WRONG_STUDY: "send it to the centre of the study it was made for",
-    Code.WRONG_DOCUMENT: "ask for consent to the study's current document, and seal it again",
-    Code.REPLAYED: "number every sending anew",
-    Code.TOO_LARGE: "send it in parts, or raise the limit",
-    Code.NO_CONSENT: "nothing may be used without a consent in force",
-    Code.NOT_APPROVED: "ask two different people, one of them the data controller, to sign the same request",
-    Code.NOT_FOUND: "check the name",
-    Code.EXPIRED: "make it again",
-    Code.NOT_YOURS: "it belongs to another sender: ask them",
-    Code.OUT_OF_STEP: "ask how far it has come, and go on from there",
-    Code.UNSIGNED: "sign it with a key that is entered at the centre",
-    Code.QUOTA: "finish or give up what is open, or ask the centre for more room",
+    RefusalCode.MALFORMED: "it was not made by Abaton, or was damaged on its way: ask for it again",
+    RefusalCode.TRUNCATED: "its end is missing: ask for it again",
+    RefusalCode.TAMPERED: "it was changed on its way: ask for it again, and find out by whom",
+    RefusalCode.FORGED: "its signature is not the sender's: tell the security officer",
+    RefusalCode.UNKNOWN_SENDER: "enter the sender's public keys first",
+    RefusalCode.UNKNOWN_KEY: "get the recipient's current public keys and seal it again",
+    RefusalCode.RETIRED_KEY: "get the current public keys and make it again with them",
+    RefusalCode.WRONG_STUDY: "send it to the centre of the study it was made for",
+    RefusalCode.WRONG_DOCUMENT: "ask for consent to the study's current document, and seal it again",
+    RefusalCode.REPLAYED: "number every sending anew",
+    RefusalCode.TOO_LARGE: "send it in parts, or raise the limit",
+    RefusalCode.NO_CONSENT: "nothing may be used without a consent in force",
+    RefusalCode.NOT_APPROVED: "ask two different people, one of them the data controller, to sign the same request",
+    RefusalCode.NOT_FOUND: "check the name",
+    RefusalCode.EXPIRED: "make it again",
+    RefusalCode.NOT_YOURS: "it belongs to another sender: ask them",
+    RefusalCode.OUT_OF_STEP: "ask how far it has come, and go on from there",
+    RefusalCode.UNSIGNED: "sign it with a key that is entered at the centre",
+    RefusalCode.QUOTA: "finish or give up what is open, or ask the centre for more room",
 }
 
 
@@ -61,6 +61,6 @@ class Denied(Refused):
     <Code.FORGED: 'forged'>
     """
 
-    def __init__(self, code: Code, what: str, *, where: str = "", reason: str = "") -> None:
+    def __init__(self, code: RefusalCode, what: str, *, where: str = "", reason: str = "") -> None:
         self.code, self.reason = code, reason
         super().__init__(what, where=where, remedy=_REMEDIES[code])

@@ -20,7 +20,7 @@ from abaton.governance import schema
 from abaton.governance.allowed import Allowed, OptedOut
 from abaton.governance.audit import Entry, append_in, append_many
 from abaton.governance.consents import Action, Ask, Json, Reason, ended, judge, make_consent
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.standing import (
     Published,
     about,
@@ -181,7 +181,7 @@ class Registry:
         if found is None or not found.is_open(when):
             raise no(Reason.STUDY_CLOSED)
         if found.document != document:
-            raise Denied(Code.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
+            raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
         if any_out(connection, people):
             raise no(Reason.OPTED_OUT)
         write_consents(connection, said, when)
@@ -274,7 +274,9 @@ class Registry:
     def receive(self, consent: Any, ask: Ask, when: datetime) -> None:
         """Keep a Consent resource that came from elsewhere; it counts for what it says, and no more."""
         if judge(consent, ask, when) is Reason.MALFORMED or not isinstance(consent, dict):
-            raise Denied(Code.MALFORMED, "this is not a Consent that can be understood", where="consent")
+            raise Denied(
+                RefusalCode.MALFORMED, "this is not a Consent that can be understood", where="consent"
+            )
         self._say(ask, consent, "consent-received", when)
 
     def _say(self, ask: Ask, consent: Json, action: str, when: datetime) -> None:
@@ -297,4 +299,6 @@ def check_tag(subject: str) -> None:
 
 def no(reason: Reason) -> Denied:
     """The refusal for a reason."""
-    return Denied(Code.NO_CONSENT, f"there is no consent in force: {reason.value}", reason=reason.value)
+    return Denied(
+        RefusalCode.NO_CONSENT, f"there is no consent in force: {reason.value}", reason=reason.value
+    )

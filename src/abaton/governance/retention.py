@@ -23,7 +23,7 @@ from abaton.governance.senders import forget_nonces
 from abaton.governance.standing import Published
 from abaton.governance.times import moment, stamp
 from abaton.governance.vault import Vault
-from abaton.governance.withdrawal import Step
+from abaton.governance.withdrawal import CascadeStep
 from abaton.store import Database
 
 STALE_UPLOAD = timedelta(days=7)
@@ -109,7 +109,7 @@ _OF_STUDY = {
 def _of(table: sql.Table, study: str) -> sql.ColumnElement[bool]:
     """The rows of a study that go; of withdrawals only those that are done."""
     ours = table.c.study == study
-    return ours & (table.c.step == Step.DONE.value) if table is schema.withdrawals else ours
+    return ours & (table.c.step == CascadeStep.DONE.value) if table is schema.withdrawals else ours
 
 
 def _counts(holdings: Holdings, study: str) -> dict[str, int]:

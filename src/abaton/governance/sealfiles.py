@@ -21,7 +21,7 @@ from abaton.files import replacing
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.keys import PrivateKey, PublicKey, Ring
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.sealing import MOST_CONTENT, Find, Header, Looked, look, opened, seal
 from abaton.store import Database
 
@@ -152,7 +152,7 @@ def use_number(database: Database, looked: Looked, when: datetime, *, again: boo
         chosen = sql.select(table.c.digest).where(*(table.c[name] == value for name, value in key.items()))
         known = connection.scalar(chosen)
         if known is not None and not (again and known == looked.digest):
-            raise Denied(Code.REPLAYED, "this sender has used this number already", where="ledger")
+            raise Denied(RefusalCode.REPLAYED, "this sender has used this number already", where="ledger")
         if known is None:
             connection.execute(table.insert().values(**key, digest=looked.digest, receipt=""))
         entry = Entry(

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from abaton.canonical import canonical
 from abaton.errors import AbatonError, SettingsError
 from abaton.governance.keys import Kind, PrivateKey, PublicKey, Ring
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.tags import is_digest, is_name, is_tag
 
 MAGIC = b"ABATSEAL"
@@ -78,7 +78,7 @@ class Header:
 
     def __post_init__(self) -> None:
         if not self._is_sound():
-            raise Denied(Code.MALFORMED, "the head of the envelope is not sound", where="sealed data")
+            raise Denied(RefusalCode.MALFORMED, "the head of the envelope is not sound", where="sealed data")
 
     def _is_sound(self) -> bool:
         return (
@@ -110,13 +110,13 @@ class Header:
                 raise TypeError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise Denied(
-                Code.MALFORMED, "this is not sealed data of this form", where="sealed data"
+                RefusalCode.MALFORMED, "this is not sealed data of this form", where="sealed data"
             ) from None
         except Denied:
             raise
         except AbatonError:
             raise Denied(
-                Code.MALFORMED, "this is not sealed data of this form", where="sealed data"
+                RefusalCode.MALFORMED, "this is not sealed data of this form", where="sealed data"
             ) from None
         return header
 
@@ -140,7 +140,7 @@ class Pieces:
         while len(self._waiting) < size:
             piece = next(self._pieces, None)
             if piece is None:
-                raise Denied(Code.TRUNCATED, "the end is missing", where="sealed data")
+                raise Denied(RefusalCode.TRUNCATED, "the end is missing", where="sealed data")
             self._waiting += piece
         taken = bytes(self._waiting[:size])
         del self._waiting[:size]
@@ -149,7 +149,7 @@ class Pieces:
     def end(self) -> None:
         """Make sure that nothing follows."""
         if self._waiting or any(self._pieces):
-            raise Denied(Code.MALFORMED, "something follows after the end", where="sealed data")
+            raise Denied(RefusalCode.MALFORMED, "something follows after the end", where="sealed data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def write_preamble(header: Header, wrapped: bytes) -> bytes:
 def read_preamble(pieces: Pieces) -> Preamble:
     """What stands before the chunks; lengths beyond their limits are refused before anything is read."""
     if pieces.take(len(MAGIC)) != MAGIC:
-        raise Denied(Code.MALFORMED, "this is not sealed data", where="sealed data")
+        raise Denied(RefusalCode.MALFORMED, "this is not sealed data", where="sealed data")
     head = _lengthy(pieces, MOST_HEAD)
     header = Header.read(head)
     wrapped = _lengthy(pieces, MOST_WRAPPED)
@@ -180,7 +180,7 @@ def read_preamble(pieces: Pieces) -> Preamble:
 def _lengthy(pieces: Pieces, most: int) -> bytes:
     (size,) = _LENGTH.unpack(pieces.take(_LENGTH.size))
     if size > most:
-        raise Denied(Code.MALFORMED, "a length is beyond its limit", where="sealed data")
+        raise Denied(RefusalCode.MALFORMED, "a length is beyond its limit", where="sealed data")
     return pieces.take(size)
 
 
@@ -193,7 +193,7 @@ def read_frames(pieces: Pieces) -> Iterator[tuple[bytes, bytes, bool]]:
         last, size = bool(word & LAST), word & ~LAST
         whole = CHUNK + TAG_BYTES
         if (size != whole and not last) or not TAG_BYTES <= size <= whole:
-            raise Denied(Code.MALFORMED, "a chunk has a length that cannot be", where="sealed data")
+            raise Denied(RefusalCode.MALFORMED, "a chunk has a length that cannot be", where="sealed data")
         yield raw, pieces.take(size), last
 
 
@@ -254,14 +254,14 @@ def opened(
     info = _INFO + preamble.header.written()
     content_key = ring.opening(preamble.header.recipient).unwrap(preamble.wrapped, info)
     if len(content_key) != 32:
-        raise Denied(Code.MALFORMED, "the sealed key has another length", where="sealed data")
+        raise Denied(RefusalCode.MALFORMED, "the sealed key has another length", where="sealed data")
     seen = hashlib.sha256(preamble.raw)
     chunks = _decrypted(reading, seen, AESGCM(content_key), seen.digest())
     size = 0
     for piece in _expanded(chunks, preamble.header.compression):
         size += len(piece)
         if size > limit:
-            raise Denied(Code.TOO_LARGE, "the content is larger than allowed", where="sealed data")
+            raise Denied(RefusalCode.TOO_LARGE, "the content is larger than allowed", where="sealed data")
         yield piece
     _check_end(reading, seen, sender)
 
@@ -300,7 +300,7 @@ def peek(start: bytes) -> Preamble:
 def _sender(header: Header, find: Find) -> PublicKey:
     found = find(header.sender)
     if found is None:
-        raise Denied(Code.UNKNOWN_SENDER, "nobody here knows the sender", where="sealed data")
+        raise Denied(RefusalCode.UNKNOWN_SENDER, "nobody here knows the sender", where="sealed data")
     return found
 
 
@@ -308,7 +308,7 @@ def _check_end(reading: Pieces, seen: hashlib._Hash, sender: PublicKey) -> bytes
     signature = reading.take(SIGNATURE_BYTES)
     reading.end()
     if not sender.verify(signature, _SIGNED + seen.digest()):
-        raise Denied(Code.FORGED, "the signature is not the sender's", where="sealed data")
+        raise Denied(RefusalCode.FORGED, "the signature is not the sender's", where="sealed data")
     return signature
 
 
@@ -322,7 +322,7 @@ def _decrypted(reading: Pieces, seen: hashlib._Hash, cipher: AESGCM, about: byte
         try:
             yield cipher.decrypt(_nonce(number, last=last), sealed, about)
         except InvalidTag:
-            raise Denied(Code.TAMPERED, f"chunk {number} was changed", where="sealed data") from None
+            raise Denied(RefusalCode.TAMPERED, f"chunk {number} was changed", where="sealed data") from None
 
 
 def _chunks(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
@@ -356,9 +356,9 @@ def _expanded(chunks: Iterator[bytes], how: Compression) -> Iterator[bytes]:
             while piece := stream.read(CHUNK):  # bounded: a small chunk cannot fill the memory
                 yield piece
         except zstandard.ZstdError:
-            raise Denied(Code.MALFORMED, "the content does not unpack", where="sealed data") from None
+            raise Denied(RefusalCode.MALFORMED, "the content does not unpack", where="sealed data") from None
     if source.read(1):
-        raise Denied(Code.MALFORMED, "something follows after the content", where="sealed data")
+        raise Denied(RefusalCode.MALFORMED, "something follows after the content", where="sealed data")
 
 
 class _Readable:

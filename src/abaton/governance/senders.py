@@ -25,13 +25,13 @@ from abaton.canonical import canonical
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.keys import PublicKey, PublicRing
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.statements import Signer
 from abaton.governance.times import moment, stamp
 from abaton.store import Database, insert_new
 
 
-class Role(StrEnum):
+class SenderRole(StrEnum):
     """What somebody may do with his signature."""
 
     SITE = "site"
@@ -46,7 +46,7 @@ class Sender:
     """Somebody whose keys are known."""
 
     name: str
-    role: Role
+    role: SenderRole
     ring: PublicRing
     since: str
     until: str
@@ -58,7 +58,7 @@ class Senders:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def enter(self, ring: PublicRing, role: Role, when: datetime) -> None:
+    def enter(self, ring: PublicRing, role: SenderRole, when: datetime) -> None:
         """Enter somebody's public keys, or the newer keys of somebody known: they must follow from the old ones."""
 
         def work(connection: sql.Connection) -> None:
@@ -66,7 +66,7 @@ class Senders:
             if known is not None:
                 PublicRing.read(ring.row(), trusted=known.ring.signing.id)
                 if known.until or known.role is not role or len(ring.keys) < len(known.ring.keys):
-                    raise Denied(Code.RETIRED_KEY, "these keys cannot be entered under this name")
+                    raise Denied(RefusalCode.RETIRED_KEY, "these keys cannot be entered under this name")
             row = json.dumps(ring.row(), sort_keys=True)
             table = schema.senders
             connection.execute(table.delete().where(table.c.name == ring.name))
@@ -103,7 +103,7 @@ class Senders:
         rows = self.database.read(lambda connection: connection.execute(chosen).all())
         return [_read(row) for row in rows]
 
-    def signing(self, key_id: str, *roles: Role) -> PublicKey | None:
+    def signing(self, key_id: str, *roles: SenderRole) -> PublicKey | None:
         """The signing key with an id, if it is in use by somebody who is not dismissed and has one of the roles."""
         owner = self.owner(key_id)
         if owner is None or owner.until or (roles and owner.role not in roles):
@@ -130,7 +130,7 @@ def _find(connection: sql.Connection, name: str) -> Sender | None:
 
 def _read(row: sql.Row[tuple[str, ...]]) -> Sender:
     ring = PublicRing.read(json.loads(row.ring))
-    return Sender(row.name, Role(row.role), ring, row.since, row.until)
+    return Sender(row.name, SenderRole(row.role), ring, row.since, row.until)
 
 
 WINDOW = timedelta(minutes=5)
@@ -195,21 +195,21 @@ def authenticate(
     """
     read = _HEADER.fullmatch(header)
     if read is None:
-        raise Denied(Code.UNSIGNED, "the request is not signed", where=_WHERE)
+        raise Denied(RefusalCode.UNSIGNED, "the request is not signed", where=_WHERE)
     key_id, time, nonce, signature = read.groups()
     key = find(key_id)
     if key is None:
-        raise Denied(Code.UNKNOWN_SENDER, "nobody here knows who signed", where=_WHERE)
+        raise Denied(RefusalCode.UNKNOWN_SENDER, "nobody here knows who signed", where=_WHERE)
     if not key.verify(base64.b64decode(signature), asked.signed(time, nonce)):
-        raise Denied(Code.FORGED, "the signature does not fit the request", where=_WHERE)
+        raise Denied(RefusalCode.FORGED, "the signature does not fit the request", where=_WHERE)
     try:
         late = abs(moment(time) - when) > WINDOW
     except ValueError:
         late = True
     if late:
-        raise Denied(Code.EXPIRED, "the request is not of this moment", where=_WHERE)
+        raise Denied(RefusalCode.EXPIRED, "the request is not of this moment", where=_WHERE)
     if not _is_new(database, key_id, nonce, time):
-        raise Denied(Code.REPLAYED, "the request was made before", where=_WHERE)
+        raise Denied(RefusalCode.REPLAYED, "the request was made before", where=_WHERE)
     return key_id
 
 

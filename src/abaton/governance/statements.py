@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from abaton.canonical import canonical
 from abaton.errors import AbatonError
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.tags import is_digest, is_name, is_tag
 from abaton.governance.times import stamp
 
@@ -63,22 +63,24 @@ def check(statement: object, kind: str, find: Callable[[str], Verify | None]) ->
     """
     where = f"statement '{kind}'"
     if not isinstance(statement, dict) or set(statement) != {"format", "kind", "body", "signer", "signature"}:
-        raise Denied(Code.MALFORMED, "this is not a signed statement", where=where)
+        raise Denied(RefusalCode.MALFORMED, "this is not a signed statement", where=where)
     body, signer, signature = statement["body"], statement["signer"], statement["signature"]
     if statement["format"] != FORMAT or not isinstance(body, dict) or not isinstance(signer, str):
-        raise Denied(Code.MALFORMED, "this is not a signed statement of this form", where=where)
+        raise Denied(RefusalCode.MALFORMED, "this is not a signed statement of this form", where=where)
     if statement["kind"] != kind:
-        raise Denied(Code.FORGED, "a statement of another kind was given", where=where)
+        raise Denied(RefusalCode.FORGED, "a statement of another kind was given", where=where)
     verify = find(signer)
     if verify is None:
-        raise Denied(Code.UNKNOWN_SENDER, "nobody here knows who signed", where=where)
+        raise Denied(RefusalCode.UNKNOWN_SENDER, "nobody here knows who signed", where=where)
     try:
         raw = base64.b64decode(signature, validate=True) if isinstance(signature, str) else b""
         data = _PREFIX + canonical({k: v for k, v in statement.items() if k != "signature"})
     except (binascii.Error, ValueError, RecursionError, AbatonError):
-        raise Denied(Code.MALFORMED, "this is not a signed statement of this form", where=where) from None
+        raise Denied(
+            RefusalCode.MALFORMED, "this is not a signed statement of this form", where=where
+        ) from None
     if not verify(raw, data):
-        raise Denied(Code.FORGED, "the signature does not fit", where=where)
+        raise Denied(RefusalCode.FORGED, "the signature does not fit", where=where)
     return body
 
 
@@ -132,7 +134,7 @@ def read_order(statement: object, find: Find) -> Order:
     """An order that a site has signed."""
     order = _made(Order, check(statement, ORDER, find))
     if not is_name(order.study) or not is_tag(order.subject):
-        raise Denied(Code.MALFORMED, "the order names nobody", where=ORDER)
+        raise Denied(RefusalCode.MALFORMED, "the order names nobody", where=ORDER)
     return order
 
 
@@ -167,5 +169,7 @@ def _made(kind: type[T], body: dict[str, Any]) -> T:
         type(body[name]) is (int if said == "int" else str) for name, said in names.items()
     )
     if not sound or ("digest" in body and not is_digest(body["digest"])):
-        raise Denied(Code.MALFORMED, "a statement says other things than it should", where=kind.__name__)
+        raise Denied(
+            RefusalCode.MALFORMED, "a statement says other things than it should", where=kind.__name__
+        )
     return kind(**body)

@@ -35,8 +35,8 @@ from abaton.canonical import canonical, digest
 from abaton.errors import SettingsError, StoreError
 from abaton.governance.audit import Audit, Entry
 from abaton.governance.keys import Draw, PublicKey, Ring
-from abaton.governance.refusals import Code, Denied
-from abaton.governance.senders import Role, Sender, Senders
+from abaton.governance.refusals import Denied, RefusalCode
+from abaton.governance.senders import Sender, SenderRole, Senders
 from abaton.governance.statements import Signer, Statement, check, state
 from abaton.governance.tags import is_name
 from abaton.governance.times import first_moment, stamp
@@ -203,13 +203,15 @@ class Vault:
         found = self.keys.read(lambda connection: connection.execute(chosen).first())
         if found is None:
             raise Denied(
-                Code.NOT_FOUND, "the row's key was destroyed: nobody can read it any more", where="vault"
+                RefusalCode.NOT_FOUND,
+                "the row's key was destroyed: nobody can read it any more",
+                where="vault",
             )
         key = ring.opening(found.recipient).unwrap(found.wrapped, _INFO + row.key.encode())
         try:
             padded = AESGCM(key).decrypt(row.sealed[:12], row.sealed[12:], _about(row))
         except (InvalidTag, ValueError):
-            raise Denied(Code.TAMPERED, "the row was changed", where="vault") from None
+            raise Denied(RefusalCode.TAMPERED, "the row was changed", where="vault") from None
         return padded.rstrip(b"\0").decode()
 
     def rewrap(self, ring: Ring) -> int:
@@ -283,7 +285,7 @@ LONGEST = timedelta(days=7)
 _TICKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,39}\Z")
 
 
-class Purpose(StrEnum):
+class VaultPurpose(StrEnum):
     """Why a person may be re-identified."""
 
     INCIDENTAL_FINDING = "incidental-finding"
@@ -299,7 +301,7 @@ class Wish:
 
     study: str
     pseudonym: str
-    purpose: Purpose
+    purpose: VaultPurpose
     ticket: str
 
     def __post_init__(self) -> None:
@@ -316,7 +318,7 @@ def request(signer: Signer, wish: Wish, when: datetime, lasts: timedelta = timed
     if not timedelta() < lasts <= LONGEST:
         raise SettingsError("a request lasts at most seven days", remedy="ask for less")
     body = {
-        "role": Role.CONTROLLER.value,
+        "role": SenderRole.CONTROLLER.value,
         "study": wish.study,
         "pseudonym": wish.pseudonym,
         "purpose": wish.purpose.value,
@@ -358,7 +360,7 @@ def reidentify(
         wish, people = _allowed(senders, asked, approved, when)
         row = vault.row_of(wish.study, wish.pseudonym)
         if row is None:
-            raise Denied(Code.NOT_FOUND, "there is no such pseudonym in this study", where="vault")
+            raise Denied(RefusalCode.NOT_FOUND, "there is no such pseudonym in this study", where="vault")
         _use_once(vault, seen, wish, people, when)
     except Denied as error:
         known = requester if senders.owner(requester) else ""
@@ -383,27 +385,29 @@ def _entry(seen: str, wish: Wish, people: tuple[Sender, Sender], row: SealedRow)
 def _allowed(
     senders: Senders, asked: Statement, approved: Statement, when: datetime
 ) -> tuple[Wish, tuple[Sender, Sender]]:
-    requester = _Signed(senders, Role.CONTROLLER)
-    approver = _Signed(senders, Role.APPROVER, Role.CONTROLLER)
+    requester = _Signed(senders, SenderRole.CONTROLLER)
+    approver = _Signed(senders, SenderRole.APPROVER, SenderRole.CONTROLLER)
     body = check(asked, REQUEST, requester)
     approval = check(approved, APPROVAL, approver)
     if approval.get("request") != digest(asked):
-        raise Denied(Code.NOT_APPROVED, "the approval is for another request", where="re-identification")
+        raise Denied(
+            RefusalCode.NOT_APPROVED, "the approval is for another request", where="re-identification"
+        )
     first, second = requester.who(), approver.who()
-    if first.name == second.name or body.get("role") != Role.CONTROLLER.value:
-        raise Denied(Code.NOT_APPROVED, "one person cannot ask and approve", where="re-identification")
+    if first.name == second.name or body.get("role") != SenderRole.CONTROLLER.value:
+        raise Denied(RefusalCode.NOT_APPROVED, "one person cannot ask and approve", where="re-identification")
     start, end = first_moment(body.get("at")), first_moment(body.get("until"))
     if start is None or end is None or not start <= when < end or end - start > LONGEST:
-        raise Denied(Code.EXPIRED, "the request does not hold now", where="re-identification")
+        raise Denied(RefusalCode.EXPIRED, "the request does not hold now", where="re-identification")
     return _wish(body), (first, second)
 
 
 def _wish(body: dict[str, Any]) -> Wish:
     try:
-        return Wish(body["study"], body["pseudonym"], Purpose(body["purpose"]), body["ticket"])
+        return Wish(body["study"], body["pseudonym"], VaultPurpose(body["purpose"]), body["ticket"])
     except (KeyError, TypeError, ValueError, SettingsError):
         raise Denied(
-            Code.MALFORMED, "the request does not say all it must", where="re-identification"
+            RefusalCode.MALFORMED, "the request does not say all it must", where="re-identification"
         ) from None
 
 
@@ -424,13 +428,13 @@ def _use_once(vault: Vault, seen: str, wish: Wish, people: tuple[Sender, Sender]
         return known is None
 
     if not vault.database.write(work, lock=f"request/{seen}"):
-        raise Denied(Code.REPLAYED, "this request was answered already", where="re-identification")
+        raise Denied(RefusalCode.REPLAYED, "this request was answered already", where="re-identification")
 
 
 class _Signed:
     """Looks a signing key up among people of some roles, and remembers whose it was."""
 
-    def __init__(self, senders: Senders, *roles: Role) -> None:
+    def __init__(self, senders: Senders, *roles: SenderRole) -> None:
         self.senders, self.roles, self.key = senders, roles, ""
 
     def __call__(self, key_id: str) -> Any:

@@ -26,7 +26,7 @@ from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.cohorts import leave_cohorts, mark_rounds
 from abaton.governance.outbox import Outbox
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.registry import Registry
 from abaton.governance.standing import subject_lock
 from abaton.governance.statements import Find, Signer, Statement, read_deleted, write_order
@@ -36,7 +36,7 @@ from abaton.governance.vault import Vault
 from abaton.store import Database
 
 
-class Step(StrEnum):
+class CascadeStep(StrEnum):
     """What has to be done, in this order."""
 
     STOP = "stop-collecting"
@@ -50,7 +50,7 @@ class Step(StrEnum):
     DONE = "done"
 
 
-ORDER_OF_STEPS = tuple(Step)
+ORDER_OF_STEPS = tuple(CascadeStep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Case:
     study: str
     subject: str
     row: str
-    step: Step
+    step: CascadeStep
     since: str
     changed: str
     waits_for: str
@@ -98,8 +98,8 @@ class Cascade:
         actions: What to do at each step (see :func:`abaton.governance.actions.site_actions`).
     """
 
-    def __init__(self, database: Database, actions: Mapping[Step, Action]) -> None:
-        missing = [step for step in ORDER_OF_STEPS if step is not Step.DONE and step not in actions]
+    def __init__(self, database: Database, actions: Mapping[CascadeStep, Action]) -> None:
+        missing = [step for step in ORDER_OF_STEPS if step is not CascadeStep.DONE and step not in actions]
         if missing:
             raise StoreError(
                 f"no action for step '{missing[0]}'", where="withdrawal", remedy="give all actions"
@@ -109,10 +109,12 @@ class Cascade:
     def begin(self, study: str, subject: str, row: str, when: datetime) -> Case:
         """Open a case, or find the one that is open; after a case is done, a new yes and a new no open a new one."""
         if not is_name(study) or not is_tag(subject) or not is_tag(row):
-            raise Denied(Code.MALFORMED, "a withdrawal names a study and a person's tags", where="withdrawal")
+            raise Denied(
+                RefusalCode.MALFORMED, "a withdrawal names a study and a person's tags", where="withdrawal"
+            )
         values = {
             "row": row,
-            "step": Step.STOP.value,
+            "step": CascadeStep.STOP.value,
             "since": stamp(when),
             "changed": stamp(when),
             "waits_for": "",
@@ -121,7 +123,7 @@ class Cascade:
 
         def work(connection: sql.Connection) -> None:
             found = _find(connection, study, subject)
-            if found is not None and found.step is not Step.DONE:
+            if found is not None and found.step is not CascadeStep.DONE:
                 return
             connection.execute(schema.withdrawals.delete().where(_this(study, subject)))
             connection.execute(schema.withdrawals.insert().values(study=study, subject=subject, **values))
@@ -134,12 +136,12 @@ class Cascade:
         """A case as it stands."""
         found = self.database.read(lambda connection: _find(connection, study, subject))
         if found is None:
-            raise Denied(Code.NOT_FOUND, "there is no such withdrawal", where="withdrawal")
+            raise Denied(RefusalCode.NOT_FOUND, "there is no such withdrawal", where="withdrawal")
         return found
 
     def advance(self, case: Case, when: datetime) -> Case:
         """Do the steps that are left, as far as they can be done now."""
-        while case.step is not Step.DONE:
+        while case.step is not CascadeStep.DONE:
             try:
                 evidence = self.actions[case.step](case, when)
             except Waiting as waiting:
@@ -197,7 +199,11 @@ class Cascade:
 def pending(database: Database) -> list[Case]:
     """The open cases, the oldest first; anybody may look."""
     table = schema.withdrawals
-    chosen = sql.select(table).where(table.c.step != Step.DONE.value).order_by(table.c.since, table.c.subject)
+    chosen = (
+        sql.select(table)
+        .where(table.c.step != CascadeStep.DONE.value)
+        .order_by(table.c.since, table.c.subject)
+    )
     return database.read(lambda connection: [_read(row) for row in connection.execute(chosen)])
 
 
@@ -212,7 +218,7 @@ def _find(connection: sql.Connection, study: str, subject: str) -> Case | None:
 
 def _read(row: Any) -> Case:
     fields = dict(row._mapping)
-    return Case(**{**fields, "step": Step(row.step), "evidence": json.loads(row.evidence)})
+    return Case(**{**fields, "step": CascadeStep(row.step), "evidence": json.loads(row.evidence)})
 
 
 Send = Callable[[Statement], Statement | None]
@@ -220,7 +226,7 @@ Send = Callable[[Statement], Statement | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LeavingSite:
     """All that a site needs to let somebody go.
 
     Args:
@@ -242,7 +248,7 @@ class Site:
     forget: Callable[[str, str], None] = lambda study, subject: None
 
 
-def site_actions(site: Site) -> Mapping[Step, Action]:
+def site_actions(site: LeavingSite) -> Mapping[CascadeStep, Action]:
     """The actions of a site, each of which can be repeated."""
     database = site.registry.database
 
@@ -265,7 +271,7 @@ def site_actions(site: Site) -> Mapping[Step, Action]:
             raise Waiting("the-centre")
         deleted = read_deleted(answer, site.find)
         if (deleted.study, deleted.subject) != (case.study, case.subject):
-            raise Denied(Code.FORGED, "the deletion receipt is for something else", where="withdrawal")
+            raise Denied(RefusalCode.FORGED, "the deletion receipt is for something else", where="withdrawal")
         return {"receipt": answer}
 
     def key(case: Case, when: datetime) -> Mapping[str, Any]:
@@ -287,4 +293,4 @@ def site_actions(site: Site) -> Mapping[Step, Action]:
         return {"rounds": [list(round_) for round_ in marked]}
 
     steps = (stop, local, order, receipt, key, row, cohort, rounds)
-    return dict(zip(tuple(Step)[:-1], steps, strict=True))
+    return dict(zip(tuple(CascadeStep)[:-1], steps, strict=True))

@@ -29,7 +29,7 @@ from abaton.records.deid.pseudonyms import MappingRow, MappingSink, MemoryMappin
 from abaton.records.deid.tally import Tally
 from abaton.records.fhir.bundles import apart, opened
 from abaton.records.fhir.parsing import dump, parse
-from abaton.records.fhir.validity import Problem, problems
+from abaton.records.fhir.validity import ValidityProblem, problems
 from abaton.records.front import deidentify
 from abaton.records.stages import Consented, Deidentified, Record
 
@@ -55,11 +55,11 @@ __all__ = [
     "MemoryMapping",
     "Need",
     "Preset",
-    "Problem",
     "Pseudonyms",
     "Record",
     "Rule",
     "Tally",
+    "ValidityProblem",
     "Want",
     "anonymise",
     "apart",

@@ -17,14 +17,14 @@ from abaton.site.consent import (
     subject_tag,
 )
 from abaton.site.dealings import Dealings, deal, site_holdings
-from abaton.site.document import Limits, RecordsPart, Rules, SiteDocument, SiteRule
+from abaton.site.document import Limits, RecordsPart, SiteDocument, SiteRule, SiteRules
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.masking import masked
 from abaton.site.opening import gate_of, open_site
 from abaton.site.queries import Query, queries
 from abaton.site.reading import SiteError, SiteFile, load_site, site_from_toml, smallest_count
 from abaton.site.rest import RestSource
-from abaton.site.sending import Sender, Sending
+from abaton.site.sending import Sending, SiteSender
 from abaton.site.site import KeptSubject, Site
 from abaton.site.smart import Tokens
 from abaton.site.sources import Faults, FileSource, Source
@@ -52,8 +52,6 @@ __all__ = [
     "RecordsPart",
     "RegisteredConsents",
     "RestSource",
-    "Rules",
-    "Sender",
     "Sending",
     "ServerError",
     "Site",
@@ -61,6 +59,8 @@ __all__ = [
     "SiteError",
     "SiteFile",
     "SiteRule",
+    "SiteRules",
+    "SiteSender",
     "Source",
     "Stage",
     "StatedGround",

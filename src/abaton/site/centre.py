@@ -21,7 +21,7 @@ import httpx
 
 from abaton.canonical import digest as fingerprint
 from abaton.errors import AbatonError, SettingsError
-from abaton.governance import Code, Denied, PrivateKey, PublicRing, Statement
+from abaton.governance import Denied, PrivateKey, PublicRing, RefusalCode, Statement
 from abaton.governance.senders import Asked, authorisation
 from abaton.site.patience import PASSING, Clock, Passing, Patience, asked_pause, persist
 
@@ -35,7 +35,9 @@ class CentreAway(AbatonError):
 
 class _OutOfStep(Denied):
     def __init__(self, received: int) -> None:
-        super().__init__(Code.OUT_OF_STEP, "the part does not follow on what has arrived", where="centre")
+        super().__init__(
+            RefusalCode.OUT_OF_STEP, "the part does not follow on what has arrived", where="centre"
+        )
         self.received = received
 
 
@@ -87,7 +89,9 @@ class CentreClient:
         """A study document by its fingerprint, which is checked."""
         content = self._ask("GET", f"/v1/studies/{document}")
         if fingerprint(content) != document:
-            raise Denied(Code.TAMPERED, "this is not the study document that was asked for", where="centre")
+            raise Denied(
+                RefusalCode.TAMPERED, "this is not the study document that was asked for", where="centre"
+            )
         return content
 
     def account(self) -> dict[str, Any]:
@@ -164,7 +168,7 @@ class CentreClient:
             for piece in response.iter_raw():
                 size += len(piece)
                 if size > _MOST_ANSWER:
-                    raise Denied(Code.TOO_LARGE, "the centre's answer is too large", where=self.url)
+                    raise Denied(RefusalCode.TOO_LARGE, "the centre's answer is too large", where=self.url)
                 pieces.append(piece)
         finally:
             response.close()
@@ -181,15 +185,15 @@ def _answer(response: httpx.Response) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Denied(Code.MALFORMED, "the centre's answer cannot be understood", where="centre")
+        raise Denied(RefusalCode.MALFORMED, "the centre's answer cannot be understood", where="centre")
     if response.is_success:
         return found
     try:
-        code = Code(str(found.get("code")))
+        code = RefusalCode(str(found.get("code")))
     except ValueError:
-        code = Code.NOT_FOUND if response.status_code == 404 else Code.MALFORMED
+        code = RefusalCode.NOT_FOUND if response.status_code == 404 else RefusalCode.MALFORMED
     received = found.get("received")
-    if code is Code.OUT_OF_STEP and isinstance(received, int) and received >= 0:
+    if code is RefusalCode.OUT_OF_STEP and isinstance(received, int) and received >= 0:
         raise _OutOfStep(received)
     reason = str(found.get("reason", ""))
     plain = reason if reason.replace("-", "").isalpha() and len(reason) < 40 else ""
@@ -200,5 +204,5 @@ def _answer(response: httpx.Response) -> dict[str, Any]:
 def _member(answer: dict[str, Any], name: str, kind: type) -> Any:
     found = answer.get(name)
     if type(found) is not kind:
-        raise Denied(Code.MALFORMED, "the centre's answer cannot be understood", where="centre")
+        raise Denied(RefusalCode.MALFORMED, "the centre's answer cannot be understood", where="centre")
     return found

@@ -24,7 +24,7 @@ from abaton.governance import (
     site_actions,
     verifier,
 )
-from abaton.governance import Site as Leaving
+from abaton.governance import LeavingSite as Leaving
 from abaton.governance.keys import read_public
 from abaton.records.exporting import pseudonyms_for
 from abaton.site.centre import CentreAway, CentreClient
@@ -32,7 +32,7 @@ from abaton.site.consent import publish, subject_tag
 from abaton.site.opening import open_registry, open_site, study_key, tags_key
 from abaton.site.patience import Patience
 from abaton.site.reading import SiteFile
-from abaton.site.sending import Sender, Sending, Step
+from abaton.site.sending import Sending, SiteSender, Step
 from abaton.study import Shares, Study
 
 
@@ -77,7 +77,7 @@ class Dealings:
                 "the study does not ask for records", where=study.study.id, remedy="nothing needs to be sent"
             )
         done = Sending()
-        sender = Sender(self.registry, self.outbox, self.signer, self.client, self.now, self.tag_of)
+        sender = SiteSender(self.registry, self.outbox, self.signer, self.client, self.now, self.tag_of)
         self.outbox.sweep()
         if collect:
             site = open_site(self.file, study, self.now(), sink=self.vault, step=step)

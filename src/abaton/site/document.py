@@ -178,7 +178,7 @@ def _word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-class Rules(Part):
+class SiteRules(Part):
     """What the site asks beyond the study. Everything here may only be stricter."""
 
     k: int | None = Field(None, ge=2)
@@ -388,7 +388,7 @@ class SiteDocument(Part):
 
     site: Identity
     records: RecordsPart
-    rules: Rules = Rules()
+    rules: SiteRules = SiteRules()
     consent: ConsentPart
     keys: Keys = Keys()
     centre: CentrePart | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from abaton.canonical import canonical, digest
-from abaton.governance import Action, Ask, Code, Denied, Outbox, PrivateKey, Queued, Registry, verifier
+from abaton.governance import Action, Ask, Denied, Outbox, PrivateKey, Queued, RefusalCode, Registry, verifier
 from abaton.governance.enrolling import is_confirmed, keep_confirmation
 from abaton.site.centre import CentreClient
 from abaton.site.site import KeptSubject, Site
@@ -36,7 +36,7 @@ class Sending:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class SiteSender:
     """All that a site needs to send.
 
     Args:
@@ -86,7 +86,9 @@ class Sender:
         sending = Ask(queued.subject, queued.study, action=Action.SEND)
         reason = self.registry.reason(sending, self.now())
         if not reason.allows:
-            raise Denied(Code.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value)
+            raise Denied(
+                RefusalCode.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value
+            )
         for study in ("", queued.study):
             self._tell(queued.subject, study)
         receipt = self.client.upload(self.outbox.path(queued), queued.digest, queued.size)

@@ -9,7 +9,7 @@ from abaton.study.features import Feature, Features, Target
 from abaton.study.learning import Evaluation, Learning, Network, PolicyTable, Training
 from abaton.study.notes import notes_on
 from abaton.study.problems import Problem, StudyError
-from abaton.study.reading import Reading, load_study, read_study, study_from_json, study_from_toml
+from abaton.study.reading import StudyReading, load_study, read_study, study_from_json, study_from_toml
 from abaton.study.requirements import Requirement
 from abaton.study.starting import starter
 from abaton.study.summary import describe
@@ -35,13 +35,13 @@ __all__ = [
     "PolicyTable",
     "Problem",
     "Purpose",
-    "Reading",
     "Requirement",
     "Shares",
     "Statement",
     "Status",
     "Study",
     "StudyError",
+    "StudyReading",
     "Target",
     "Term",
     "Training",

@@ -32,7 +32,7 @@ LARGEST = 32 * 1024 * 1024  # bytes; a study with its protocol as PDF stays far 
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StudyReading:
     """A study as read from a file, and the parts of the file that a study document does not carry."""
 
     study: Study
@@ -50,7 +50,7 @@ def load_study(file: File) -> Study:
     return read_study(file).study
 
 
-def read_study(file: File) -> Reading:
+def read_study(file: File) -> StudyReading:
     """Read and check a study document, and tell what of the file was passed over."""
     name = str(file)
     try:
@@ -66,7 +66,7 @@ def read_study(file: File) -> Reading:
     text = _decoded(raw, name)
     if head == b"{" or file.suffix == ".json":
         return _from_json(text, name, file.parent)
-    return Reading(study_from_toml(text, name))
+    return StudyReading(study_from_toml(text, name))
 
 
 def _unusable(file: str, what: str, remedy: str) -> StudyError:
@@ -124,7 +124,7 @@ def study_from_json(text: str, file: str = "study.json") -> Study:
     return _from_json(text, file, None).study
 
 
-def _from_json(text: str, file: str, beside: File | None) -> Reading:
+def _from_json(text: str, file: str, beside: File | None) -> StudyReading:
     content = parse(text, file)
     neighbours = _neighbours(beside) if beside and content.get("resourceType") == "ResearchStudy" else []
     table, report = read_bundle(content, neighbours)
@@ -142,7 +142,7 @@ def _from_json(text: str, file: str, beside: File | None) -> Reading:
         study = Study.model_validate_json(json.dumps(table), strict=True)
     except ValidationError as error:
         raise StudyError(problems_of(error, Study, place, file)) from None
-    return Reading(study, tuple(report.passed_over))
+    return StudyReading(study, tuple(report.passed_over))
 
 
 def _decoded(raw: bytes, file: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.governance.conftest import DOCUMENT, NOW, STUDY, WHEN, asking, drawing, person
 
-from abaton.governance import Audit, Inbox, Outbox, Registry, Ring, Role, Senders, metadata
+from abaton.governance import Audit, Inbox, Outbox, Registry, Ring, SenderRole, Senders, metadata
 from abaton.site import CentreClient
 from abaton.site.patience import Clock, Patience
 from abaton.store import Database
@@ -37,7 +37,7 @@ def served(centre, listen=None) -> Iterator[str]:
 
 @pytest.fixture
 def inbox(registry, centre, site, tmp_path):
-    Senders(registry.database).enter(site.public, Role.SITE, NOW)
+    Senders(registry.database).enter(site.public, SenderRole.SITE, NOW)
     return Inbox(tmp_path / "inbox", registry.database, centre.public, centre.signing)
 
 

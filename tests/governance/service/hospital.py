@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from abaton.cli import main
-from abaton.governance import Registry, Ring, Role, Senders, metadata
+from abaton.governance import Registry, Ring, SenderRole, Senders, metadata
 from abaton.governance.keys import lock, write_public, write_ring
 from abaton.governance.times import stamp
 from abaton.store import Database
@@ -92,7 +92,7 @@ class Place:
         records = [r for number in range(1, people + 1) for r in person(number, notes)]
         (self.hospital / "records" / "all.ndjson").write_text("".join(json.dumps(r) + "\n" for r in records))
         with Database(self.centre_url, metadata) as database:
-            Senders(database).enter(self.rings["site"].public, Role.SITE, datetime.now(UTC))
+            Senders(database).enter(self.rings["site"].public, SenderRole.SITE, datetime.now(UTC))
         with Database(self.site_url, metadata) as database:
             Registry(database)
 

@@ -22,11 +22,11 @@ from abaton.errors import StoreError
 from abaton.governance import (
     Ask,
     Audit,
-    Code,
     Denied,
     Header,
-    Role,
+    RefusalCode,
     Room,
+    SenderRole,
     make_consent,
     schema,
     seal,
@@ -54,7 +54,7 @@ def bring(client, data, folder):
     return client.upload(path, hashlib.sha256(data).hexdigest(), len(data))
 
 
-def refused(work, code: Code) -> Denied:
+def refused(work, code: RefusalCode) -> Denied:
     with pytest.raises(Denied) as error:
         work()
     assert error.value.code is code, error.value
@@ -117,24 +117,26 @@ def test_a_body_that_was_changed_on_its_way(client, address, inbox):
 
 
 def test_an_envelope_of_somebody_else(client, address, inbox, stranger, centre, site, tmp_path):
-    inbox.senders.enter(stranger.public, Role.SITE, NOW)
+    inbox.senders.enter(stranger.public, SenderRole.SITE, NOW)
     theirs = client_of(address, stranger, centre)
-    refused(lambda: bring(theirs, envelope(site, centre), tmp_path), Code.FORGED)
+    refused(lambda: bring(theirs, envelope(site, centre), tmp_path), RefusalCode.FORGED)
     bring(client, data := envelope(site, centre), tmp_path)
-    refused(lambda: theirs._ask("GET", f"/v1/uploads/{hashlib.sha256(data).hexdigest()}"), Code.NOT_FOUND)
+    refused(
+        lambda: theirs._ask("GET", f"/v1/uploads/{hashlib.sha256(data).hexdigest()}"), RefusalCode.NOT_FOUND
+    )
     check_audit(inbox, ("forged", 403), ("not-found", 404))
 
 
 def test_one_site_cannot_speak_for_the_people_of_another(client, address, inbox, stranger, centre, tmp_path):
-    inbox.senders.enter(stranger.public, Role.SITE, NOW)
+    inbox.senders.enter(stranger.public, SenderRole.SITE, NOW)
     theirs = client_of(address, stranger, centre)
     client.consent(make_consent(Ask(BOB), NOW, None))
     client.consent(make_consent(Ask(BOB, STUDY, DOCUMENT), NOW, None))
     order = write_order(stranger.signing, STUDY, BOB, NOW)
-    refused(lambda: theirs.consent(make_consent(Ask(BOB), NOW, None)), Code.NOT_YOURS)
-    refused(lambda: theirs.delete(order), Code.NOT_YOURS)
-    refused(lambda: bring(theirs, envelope(stranger, centre, who=BOB), tmp_path), Code.NOT_YOURS)
-    refused(lambda: client.delete(order), Code.FORGED)
+    refused(lambda: theirs.consent(make_consent(Ask(BOB), NOW, None)), RefusalCode.NOT_YOURS)
+    refused(lambda: theirs.delete(order), RefusalCode.NOT_YOURS)
+    refused(lambda: bring(theirs, envelope(stranger, centre, who=BOB), tmp_path), RefusalCode.NOT_YOURS)
+    refused(lambda: client.delete(order), RefusalCode.FORGED)
     assert inbox.registry.reason(Ask(BOB, STUDY, DOCUMENT), NOW).allows
     check_audit(inbox, *[("not-yours", 403)] * 3, ("forged", 403))
 
@@ -149,16 +151,16 @@ def test_replayed_tampered_and_misdirected_envelopes(client, inbox, centre, site
     spoilt = envelope(site, centre, number=2)
     other_key = site.public.sealing
     cases = [
-        (envelope(site, centre), Code.REPLAYED, 409),
-        (spoilt[:-70] + bytes([spoilt[-70] ^ 1]) + spoilt[-69:], Code.FORGED, 403),
-        (spoilt[:-1], Code.TRUNCATED, 409),
-        (spoilt + b"x", Code.MALFORMED, 422),
-        (b"not an envelope", Code.MALFORMED, 422),
-        (envelope(site, centre, study="elsewhere", number=3), Code.WRONG_STUDY, 404),
-        (envelope(site, centre, document=NEWER, number=4), Code.WRONG_DOCUMENT, 409),
-        (envelope(site, centre, to=other_key, number=5), Code.UNKNOWN_KEY, 422),
-        (envelope(site, centre, who=BOB, number=6), Code.NO_CONSENT, 403),
-        (envelope(site, centre, who="", number=7), Code.NO_CONSENT, 403),
+        (envelope(site, centre), RefusalCode.REPLAYED, 409),
+        (spoilt[:-70] + bytes([spoilt[-70] ^ 1]) + spoilt[-69:], RefusalCode.FORGED, 403),
+        (spoilt[:-1], RefusalCode.TRUNCATED, 409),
+        (spoilt + b"x", RefusalCode.MALFORMED, 422),
+        (b"not an envelope", RefusalCode.MALFORMED, 422),
+        (envelope(site, centre, study="elsewhere", number=3), RefusalCode.WRONG_STUDY, 404),
+        (envelope(site, centre, document=NEWER, number=4), RefusalCode.WRONG_DOCUMENT, 409),
+        (envelope(site, centre, to=other_key, number=5), RefusalCode.UNKNOWN_KEY, 422),
+        (envelope(site, centre, who=BOB, number=6), RefusalCode.NO_CONSENT, 403),
+        (envelope(site, centre, who="", number=7), RefusalCode.NO_CONSENT, 403),
     ]
     for data, code, _ in cases:
         refused(lambda data=data: bring(client, data, tmp_path), code)
@@ -176,13 +178,13 @@ def test_a_key_that_was_retired_is_not_taken(inbox, house, site, centre, tmp_pat
     with served(house()) as address:
         client = client_of(address, site, centre)
         data = envelope(site, centre, to=old.public.sealing)
-        refused(lambda: bring(client, data, tmp_path), Code.RETIRED_KEY)
+        refused(lambda: bring(client, data, tmp_path), RefusalCode.RETIRED_KEY)
     check_audit(inbox, ("retired-key", 422))
 
 
 def test_consents_that_are_no_yes(client, inbox):
     good = make_consent(Ask(BOB, STUDY, DOCUMENT), NOW, None)
-    no_opt_in = refused(lambda: client.consent(good), Code.NO_CONSENT)
+    no_opt_in = refused(lambda: client.consent(good), RefusalCode.NO_CONSENT)
     assert no_opt_in.reason == "not-opted-in"
     client.consent(make_consent(Ask(BOB), NOW, None))
 
@@ -190,17 +192,21 @@ def test_consents_that_are_no_yes(client, inbox):
         return {**copy.deepcopy(good), **more}
 
     cases = [
-        (make_consent(Ask(BOB, STUDY, DOCUMENT), NOW - 2 * DAY, NOW - DAY), Code.NO_CONSENT, "expired"),
-        (make_consent(Ask(BOB, STUDY, DOCUMENT), NOW + DAY, None), Code.NO_CONSENT, "not-yet"),
-        (make_consent(Ask(BOB, STUDY, NEWER), NOW, None), Code.WRONG_DOCUMENT, ""),
-        (make_consent(Ask(BOB, "elsewhere", DOCUMENT), NOW, None), Code.WRONG_STUDY, ""),
-        (changed(status="inactive"), Code.MALFORMED, ""),
-        (changed(modifierExtension=[]), Code.MALFORMED, ""),
-        (changed(text={"div": SECRET.decode()}), Code.MALFORMED, ""),
-        (changed(patient={**good["patient"], "display": SECRET.decode()}), Code.MALFORMED, ""),
-        (changed(patient={"reference": "Patient/4711"}), Code.MALFORMED, ""),
-        (changed(provision={**good["provision"], "type": "deny"}), Code.NO_CONSENT, "unclear"),
-        (changed(scope={"coding": []}), Code.NO_CONSENT, "other-scope"),
+        (
+            make_consent(Ask(BOB, STUDY, DOCUMENT), NOW - 2 * DAY, NOW - DAY),
+            RefusalCode.NO_CONSENT,
+            "expired",
+        ),
+        (make_consent(Ask(BOB, STUDY, DOCUMENT), NOW + DAY, None), RefusalCode.NO_CONSENT, "not-yet"),
+        (make_consent(Ask(BOB, STUDY, NEWER), NOW, None), RefusalCode.WRONG_DOCUMENT, ""),
+        (make_consent(Ask(BOB, "elsewhere", DOCUMENT), NOW, None), RefusalCode.WRONG_STUDY, ""),
+        (changed(status="inactive"), RefusalCode.MALFORMED, ""),
+        (changed(modifierExtension=[]), RefusalCode.MALFORMED, ""),
+        (changed(text={"div": SECRET.decode()}), RefusalCode.MALFORMED, ""),
+        (changed(patient={**good["patient"], "display": SECRET.decode()}), RefusalCode.MALFORMED, ""),
+        (changed(patient={"reference": "Patient/4711"}), RefusalCode.MALFORMED, ""),
+        (changed(provision={**good["provision"], "type": "deny"}), RefusalCode.NO_CONSENT, "unclear"),
+        (changed(scope={"coding": []}), RefusalCode.NO_CONSENT, "other-scope"),
     ]
     for consent, code, reason in cases:
         assert refused(lambda consent=consent: client.consent(consent), code).reason == reason
@@ -215,7 +221,7 @@ def test_a_consent_that_expired_before_the_upload(inbox, site, centre, tmp_path)
     with served(Centre(inbox, now=lambda: NOW + 60 * DAY)) as address:
         client = client_of(address, site, centre)
         object.__setattr__(client.clock, "now", lambda: (NOW + 60 * DAY).timestamp())
-        error = refused(lambda: bring(client, envelope(site, centre), tmp_path), Code.NO_CONSENT)
+        error = refused(lambda: bring(client, envelope(site, centre), tmp_path), RefusalCode.NO_CONSENT)
     assert error.reason == "expired"
     check_audit(inbox, ("no-consent", 403))
 
@@ -243,7 +249,7 @@ def test_a_withdrawal_races_uploads(client, address, inbox, site, centre, tmp_pa
     for thread in threads:
         thread.join()
     accepted = [answer for answer in taken if isinstance(answer, dict)]
-    assert {answer for answer in taken if not isinstance(answer, dict)} <= {Code.NO_CONSENT}
+    assert {answer for answer in taken if not isinstance(answer, dict)} <= {RefusalCode.NO_CONSENT}
     assert len(taken) == 6
     assert receipt["body"]["records"] == len(accepted)
     assert inbox.received(STUDY) == []
@@ -337,14 +343,16 @@ def test_whatever_is_too_large(house, inbox, site, centre, tmp_path):
             told = json.dumps({"digest": f"{number:064x}", "size": size}).encode()
             return client._ask("POST", "/v1/uploads", told, JSON)
 
-        refused(lambda: announce(2001), Code.TOO_LARGE)
+        refused(lambda: announce(2001), RefusalCode.TOO_LARGE)
         announce(1500, 1)
-        refused(lambda: announce(1501, 2), Code.QUOTA)
+        refused(lambda: announce(1501, 2), RefusalCode.QUOTA)
         announce(10, 2)
-        refused(lambda: announce(10, 3), Code.QUOTA)
-        refused(lambda: client._ask("PUT", f"/v1/uploads/{2:064x}/parts/0", b"x" * 11), Code.TOO_LARGE)
-        refused(lambda: client._ask("PUT", f"/v1/uploads/{1:064x}/parts/0", b"x" * 1001), Code.TOO_LARGE)
-        refused(lambda: client._ask("POST", "/v1/consents", b" " * 4001, JSON), Code.TOO_LARGE)
+        refused(lambda: announce(10, 3), RefusalCode.QUOTA)
+        refused(lambda: client._ask("PUT", f"/v1/uploads/{2:064x}/parts/0", b"x" * 11), RefusalCode.TOO_LARGE)
+        refused(
+            lambda: client._ask("PUT", f"/v1/uploads/{1:064x}/parts/0", b"x" * 1001), RefusalCode.TOO_LARGE
+        )
+        refused(lambda: client._ask("POST", "/v1/consents", b" " * 4001, JSON), RefusalCode.TOO_LARGE)
         chunked = httpx.post(f"{address}/v1/consents", content=iter([b"x" * 1000] * 10))
         assert (chunked.status_code, chunked.json()["code"]) == (413, "too-large")
     small, large = ("quota", 403), ("too-large", 413)
@@ -448,7 +456,7 @@ def test_a_failure_shows_nothing(client, inbox, address, monkeypatch, site, capl
 def test_entries_edited_in_the_database_are_found(client, inbox, centre, site, tmp_path):
     audit = Audit(inbox.database)
     bring(client, envelope(site, centre), tmp_path)
-    refused(lambda: bring(client, envelope(site, centre), tmp_path), Code.REPLAYED)
+    refused(lambda: bring(client, envelope(site, centre), tmp_path), RefusalCode.REPLAYED)
     rows = list(audit.rows())
     assert verify(rows) == []
     last = rows[-1][0]

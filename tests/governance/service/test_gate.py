@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from abaton.errors import Refused, SettingsError
-from abaton.governance.refusals import Code
+from abaton.governance.refusals import RefusalCode
 from abaton.governance.service import Listen, make_app
 from abaton.governance.service.centre import STATUS, Rates, Refusal, Trouble
 
@@ -30,7 +30,7 @@ def test_it_listens_to_the_network_only_over_tls(tmp_path):
 
 
 def test_every_code_has_a_status():
-    assert set(STATUS) == set(Code)
+    assert set(STATUS) == set(RefusalCode)
     for trouble in Trouble:
         assert 400 <= Refusal.by(trouble, 1.2).status < 600
     assert Refusal.by(Trouble.TOO_MANY, 1.2).headers == {"retry-after": "2"}

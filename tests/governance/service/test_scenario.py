@@ -19,12 +19,12 @@ from tests.governance.service.hospital import IDS, NAMES, Place
 
 from abaton.governance import (
     Audit,
-    Code,
     Denied,
     Holdings,
     Inbox,
+    RefusalCode,
     Registry,
-    Role,
+    SenderRole,
     Senders,
     Vault,
     enforce,
@@ -146,7 +146,7 @@ def test_from_consent_to_nothing_left(place):
             wrapped = connection.scalar(
                 sql.text("SELECT wrapped FROM vault_row_keys WHERE key = :key"), {"key": row.key}
             )
-        for name, role in (("controller", Role.CONTROLLER), ("approver", Role.APPROVER)):
+        for name, role in (("controller", SenderRole.CONTROLLER), ("approver", SenderRole.APPROVER)):
             Senders(far).enter(rings[name].public, role, datetime.now(UTC))
 
     secrets = {
@@ -196,7 +196,7 @@ def test_from_consent_to_nothing_left(place):
     with closing(Vault(place.vault_url, place.hospital / "row-keys.db", controller, os.urandom)) as vault:
         with pytest.raises(Denied) as error:
             vault.open(row, rings["controller"])
-        assert error.value.code is Code.NOT_FOUND
+        assert error.value.code is RefusalCode.NOT_FOUND
         assert vault.open(other, rings["controller"]) == IDS[1]
     for path in kept.iterdir():
         assert IDS[0].encode() not in path.read_bytes()

@@ -14,7 +14,7 @@ from tests.governance.conftest import DOCUMENT, NOW, STUDY, person
 from tests.governance.service.conftest import CONTENT, client_of, refusals, served
 
 from abaton.canonical import digest
-from abaton.governance import Ask, Audit, Code, Denied, Role, make_consent, verifier, verify
+from abaton.governance import Ask, Audit, Denied, RefusalCode, SenderRole, make_consent, verifier, verify
 from abaton.governance.enrolling import read_confirmed
 from abaton.governance.service import Listen
 from abaton.governance.service.routes import make_api
@@ -43,10 +43,10 @@ def test_studies_are_published(client, inbox, address):
     assert client.document(digest(content)) == content
     with pytest.raises(Denied) as error:
         client.document(DOCUMENT)  # published without its content, so it cannot be the one
-    assert error.value.code is Code.TAMPERED
+    assert error.value.code is RefusalCode.TAMPERED
     with pytest.raises(Denied) as error:
         client.document("00" * 32)
-    assert error.value.code is Code.NOT_FOUND
+    assert error.value.code is RefusalCode.NOT_FOUND
     keys = httpx.get(f"{address}/v1/centre").json()
     assert keys["keys"] == inbox.ring.row()
     assert httpx.get(f"{address}/v1/health").json() == {"status": "ok"}
@@ -86,11 +86,11 @@ def test_an_upload_goes_on_where_it_stood(client, inbox, outbox, queued):
     client._ask("PUT", f"/v1/uploads/{queued.digest}/parts/0", data[:150])
     with pytest.raises(Denied) as error:
         client._ask("PUT", f"/v1/uploads/{queued.digest}/parts/0", data[:150])
-    assert (error.value.code, error.value.received) == (Code.OUT_OF_STEP, 150)
+    assert (error.value.code, error.value.received) == (RefusalCode.OUT_OF_STEP, 150)
     assert client._ask("GET", f"/v1/uploads/{queued.digest}")["received"] == 150
     with pytest.raises(Denied) as error:
         client._ask("POST", f"/v1/uploads/{queued.digest}/finish")
-    assert error.value.code is Code.TRUNCATED
+    assert error.value.code is RefusalCode.TRUNCATED
     steps: list[int] = []
     client.upload(outbox.path(queued), queued.digest, queued.size, steps.append)
     assert steps[0] == 250
@@ -105,7 +105,7 @@ def test_an_upload_can_be_given_up(client, inbox, outbox, queued):
     assert list(inbox.folder.iterdir()) == []
     with pytest.raises(Denied) as error:
         client._ask("GET", f"/v1/uploads/{queued.digest}")
-    assert error.value.code is Code.NOT_FOUND
+    assert error.value.code is RefusalCode.NOT_FOUND
 
 
 def test_a_withdrawal_is_carried_out_once(client, inbox, outbox, queued, site, centre):
@@ -117,7 +117,7 @@ def test_a_withdrawal_is_carried_out_once(client, inbox, outbox, queued, site, c
     assert inbox.received(STUDY) == []
     with pytest.raises(Denied) as error:  # an old yes does not come back, a new one does
         client.consent(make_consent(Ask(person("ann"), STUDY, DOCUMENT), NOW, None))
-    assert error.value.code is Code.REPLAYED
+    assert error.value.code is RefusalCode.REPLAYED
 
 
 def test_a_centre_that_is_away_is_tried_again_and_told(site, centre):
@@ -149,15 +149,15 @@ def test_every_answer_has_its_headers_and_the_document_is_complete(client, house
 
 
 def test_a_dismissed_sender_and_a_role_that_is_not_a_sites(client, inbox, stranger, centre, address):
-    inbox.senders.enter(stranger.public, Role.APPROVER, NOW)
+    inbox.senders.enter(stranger.public, SenderRole.APPROVER, NOW)
     for made in (client_of(address, stranger, centre),):
         with pytest.raises(Denied) as error:
             made.account()
-        assert error.value.code is Code.UNKNOWN_SENDER
+        assert error.value.code is RefusalCode.UNKNOWN_SENDER
     inbox.senders.dismiss("site-a", NOW)
     with pytest.raises(Denied) as error:
         client.account()
-    assert error.value.code is Code.UNKNOWN_SENDER
+    assert error.value.code is RefusalCode.UNKNOWN_SENDER
     assert refusals(inbox.database) == [("unknown-sender", 401)] * 2
 
 

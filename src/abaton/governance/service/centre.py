@@ -19,8 +19,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from abaton.governance.inbox import Inbox, Room, Uploads
-from abaton.governance.refusals import Code, Denied
-from abaton.governance.senders import WINDOW, Asked, Role, authenticate, forget_nonces
+from abaton.governance.refusals import Denied, RefusalCode
+from abaton.governance.senders import WINDOW, Asked, SenderRole, authenticate, forget_nonces
 
 _MOST_KNOWN = 10_000
 
@@ -69,25 +69,25 @@ class Trouble(StrEnum):
 
 
 STATUS = {
-    Code.MALFORMED: 422,
-    Code.TRUNCATED: 409,
-    Code.TAMPERED: 422,
-    Code.FORGED: 403,
-    Code.UNKNOWN_SENDER: 403,
-    Code.UNKNOWN_KEY: 422,
-    Code.RETIRED_KEY: 422,
-    Code.WRONG_STUDY: 404,
-    Code.WRONG_DOCUMENT: 409,
-    Code.REPLAYED: 409,
-    Code.TOO_LARGE: 413,
-    Code.NO_CONSENT: 403,
-    Code.NOT_APPROVED: 403,
-    Code.NOT_FOUND: 404,
-    Code.EXPIRED: 403,
-    Code.NOT_YOURS: 403,
-    Code.OUT_OF_STEP: 409,
-    Code.QUOTA: 403,
-    Code.UNSIGNED: 401,
+    RefusalCode.MALFORMED: 422,
+    RefusalCode.TRUNCATED: 409,
+    RefusalCode.TAMPERED: 422,
+    RefusalCode.FORGED: 403,
+    RefusalCode.UNKNOWN_SENDER: 403,
+    RefusalCode.UNKNOWN_KEY: 422,
+    RefusalCode.RETIRED_KEY: 422,
+    RefusalCode.WRONG_STUDY: 404,
+    RefusalCode.WRONG_DOCUMENT: 409,
+    RefusalCode.REPLAYED: 409,
+    RefusalCode.TOO_LARGE: 413,
+    RefusalCode.NO_CONSENT: 403,
+    RefusalCode.NOT_APPROVED: 403,
+    RefusalCode.NOT_FOUND: 404,
+    RefusalCode.EXPIRED: 403,
+    RefusalCode.NOT_YOURS: 403,
+    RefusalCode.OUT_OF_STEP: 409,
+    RefusalCode.QUOTA: 403,
+    RefusalCode.UNSIGNED: 401,
 }
 
 _TITLES = {
@@ -241,7 +241,11 @@ class Centre:
         senders = self.inbox.senders
         asked = Asked.of(self.inbox.signer.id, method, target, body)
         key = authenticate(
-            header, asked, lambda found: senders.signing(found, Role.SITE), self.inbox.database, self.now()
+            header,
+            asked,
+            lambda found: senders.signing(found, SenderRole.SITE),
+            self.inbox.database,
+            self.now(),
         )
         if self.tick() > self._forgot + WINDOW.total_seconds():
             self._forgot = self.tick()

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from abaton.errors import AbatonError
 from abaton.governance.audit import Entry
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.service.centre import MEDIA_TYPE, Caller, Centre, Rates, Refusal, Trouble
 
 Scope = MutableMapping[str, Any]
@@ -198,7 +198,7 @@ def _again(body: bytes) -> Receive:
 
 
 def _too_large() -> Denied:
-    return Denied(Code.TOO_LARGE, "the request is larger than this centre takes", where="request")
+    return Denied(RefusalCode.TOO_LARGE, "the request is larger than this centre takes", where="request")
 
 
 def log_failure(error: Exception) -> None:

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from abaton import __version__
 from abaton.errors import AbatonError
 from abaton.governance.enrolling import take_consent
-from abaton.governance.refusals import Code, Denied
+from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.service import models
 from abaton.governance.service.centre import MEDIA_TYPE, Caller, Centre, Problem, Refusal, Trouble
 from abaton.governance.service.guard import App, Guard, log_failure
@@ -109,7 +109,7 @@ def study(document: InPath, centre: At) -> dict[str, Any]:
         if found.document == document:
             content: dict[str, Any] = json.loads(found.content)
             return content
-    raise Denied(Code.NOT_FOUND, "there is no such study document", where="study")
+    raise Denied(RefusalCode.NOT_FOUND, "there is no such study document", where="study")
 
 
 @signed.post("/consents", responses=_answers(401, 403, 404, 409, 422))
@@ -157,7 +157,7 @@ async def part(
         try:
             received = centre.uploads.add(digest, offset, data, by.name)
         except Denied as error:
-            if error.code is Code.OUT_OF_STEP:
+            if error.code is RefusalCode.OUT_OF_STEP:
                 raise Refusal.of(error, received=centre.uploads.received(digest, by.name)) from None
             raise
         return models.Upload(digest=digest, received=received)
@@ -182,7 +182,7 @@ def give_up(digest: InPath, by: By, centre: At) -> Response:
 def withdrawal(order: models.Statement, by: By, centre: At) -> models.Statement:
     """Carry out a signed deletion order: everything of one person in one study goes, and a receipt is signed."""
     if order.signer != by.key:
-        raise Denied(Code.FORGED, "the order is not by the one who brings it", where="order")
+        raise Denied(RefusalCode.FORGED, "the order is not by the one who brings it", where="order")
     return models.Statement(**centre.inbox.delete(order.model_dump(), centre.now()))
 
 
@@ -246,7 +246,7 @@ def _denied(request: Request, error: Exception) -> Response:
 
 def _malformed(request: Request, error: Exception) -> Response:
     """Say that the request is not of the right form, and nothing of what it held: FastAPI would repeat it."""
-    return _denied(request, Denied(Code.MALFORMED, "the request is not of the form that is taken"))
+    return _denied(request, Denied(RefusalCode.MALFORMED, "the request is not of the form that is taken"))
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from abaton.records.fhir.elements import Element, is_primitive, is_resource_slot, resources, table
 
 
-class Problem(NamedTuple):
+class ValidityProblem(NamedTuple):
     """One thing that is wrong, and where."""
 
     path: str
@@ -42,7 +42,7 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
 _WHOLE = frozenset({"integer", "positiveInt", "unsignedInt"})
 
 
-def problems(record: dict[str, Any]) -> list[Problem]:
+def problems(record: dict[str, Any]) -> list[ValidityProblem]:
     """Everything that is wrong with a record.
 
     >>> problems({"resourceType": "Patient", "id": "x" * 65})
@@ -51,14 +51,14 @@ def problems(record: dict[str, Any]) -> list[Problem]:
     return list(_resource(record, top=True))
 
 
-def _resource(node: Any, *, top: bool) -> Iterator[Problem]:
+def _resource(node: Any, *, top: bool) -> Iterator[ValidityProblem]:
     kind = node.get("resourceType") if isinstance(node, dict) else None
     if not isinstance(kind, str) or kind not in resources():
-        yield Problem("(resource)", "no type that R4 knows")
+        yield ValidityProblem("(resource)", "no type that R4 knows")
         return
     name = node.get("id")
     if name is not None and not (isinstance(name, str) and _FORMS["id"].fullmatch(name)):
-        yield Problem(f"{kind}.id", "id is not 1 to 64 letters, digits, hyphens or points")
+        yield ValidityProblem(f"{kind}.id", "id is not 1 to 64 letters, digits, hyphens or points")
     body = {key: value for key, value in node.items() if key not in ("resourceType", "id")}
     yield from _object(body, kind, kind)
     yield from _broken(node, kind, kind)
@@ -68,14 +68,14 @@ def _resource(node: Any, *, top: bool) -> Iterator[Problem]:
         yield from _contained(node, kind)
 
 
-def _object(node: dict[str, Any], kind: str, path: str) -> Iterator[Problem]:
+def _object(node: dict[str, Any], kind: str, path: str) -> Iterator[ValidityProblem]:
     fields = table()[kind]
     choices: dict[str, int] = {}
     for key, value in node.items():
         element = fields.get(key)
         beside = fields.get(key[1:]) if key.startswith("_") else None
         if element is None and beside is None:
-            yield Problem(f"{path}.(unknown)", "R4 has no such element")
+            yield ValidityProblem(f"{path}.(unknown)", "R4 has no such element")
         elif element is not None:
             if element.choice:
                 choices[element.stem] = choices.get(element.stem, 0) + 1
@@ -87,45 +87,47 @@ def _object(node: dict[str, Any], kind: str, path: str) -> Iterator[Problem]:
             and element.name not in node
             and f"_{element.name}" not in node
         ):
-            yield Problem(f"{path}.{element.name}", "required element is missing")
+            yield ValidityProblem(f"{path}.{element.name}", "required element is missing")
     needed = {e.stem for e in fields.values() if e.choice and e.required}
     for stem in needed:
         if not any(
             e.name in node or f"_{e.name}" in node for e in fields.values() if e.choice and e.stem == stem
         ):
-            yield Problem(f"{path}.{stem}[x]", "required element is missing")
-    yield from (Problem(f"{path}.{stem}[x]", "choice is made twice") for stem, n in choices.items() if n > 1)
+            yield ValidityProblem(f"{path}.{stem}[x]", "required element is missing")
+    yield from (
+        ValidityProblem(f"{path}.{stem}[x]", "choice is made twice") for stem, n in choices.items() if n > 1
+    )
     if path != kind:
         yield from _broken(node, kind, path)
 
 
-def _broken(node: dict[str, Any], kind: str, path: str) -> Iterator[Problem]:
+def _broken(node: dict[str, Any], kind: str, path: str) -> Iterator[ValidityProblem]:
     invariant = _INVARIANTS.get(kind)
     if invariant is not None:
-        yield from (Problem(path, rule) for rule in invariant(node))
+        yield from (ValidityProblem(path, rule) for rule in invariant(node))
 
 
-def _element(value: Any, element: Element, path: str) -> Iterator[Problem]:
+def _element(value: Any, element: Element, path: str) -> Iterator[ValidityProblem]:
     if element.many != isinstance(value, list):
-        yield Problem(path, "a list where none belongs, or none where one does")
+        yield ValidityProblem(path, "a list where none belongs, or none where one does")
         return
     values = value if isinstance(value, list) else [value]
     if not values:
-        yield Problem(path, "ele-1: empty list")
+        yield ValidityProblem(path, "ele-1: empty list")
     for each in values:
         if is_primitive(element.type):
             yield from _plain(each, element.type, path)
         elif not isinstance(each, dict):
-            yield Problem(path, "not an object")
+            yield ValidityProblem(path, "not an object")
         elif not each:
-            yield Problem(path, "ele-1: empty object")
+            yield ValidityProblem(path, "ele-1: empty object")
         elif is_resource_slot(element.type):
             yield from _resource(each, top=False)
         else:
             yield from _object(each, element.type, path)
 
 
-def _plain(value: Any, kind: str, path: str) -> Iterator[Problem]:
+def _plain(value: Any, kind: str, path: str) -> Iterator[ValidityProblem]:
     if kind == "boolean":
         right = isinstance(value, bool)
     elif kind in _WHOLE:
@@ -137,7 +139,7 @@ def _plain(value: Any, kind: str, path: str) -> Iterator[Problem]:
         right = isinstance(value, str) and value != "" and (form is None or form.fullmatch(value) is not None)
         right = right or value is None  # a gap in a list, filled by the extension beside it
     if not right:
-        yield Problem(path, f"not a valid {kind}")
+        yield ValidityProblem(path, f"not a valid {kind}")
 
 
 def _references(node: Any, *, into: bool = True) -> Iterator[str]:
@@ -153,19 +155,19 @@ def _references(node: Any, *, into: bool = True) -> Iterator[str]:
             yield from _references(child, into=into)
 
 
-def _contained(node: dict[str, Any], kind: str) -> Iterator[Problem]:
+def _contained(node: dict[str, Any], kind: str) -> Iterator[ValidityProblem]:
     inside = [each for each in node.get("contained", ()) if isinstance(each, dict)]
     ids = [each.get("id") for each in inside]
     pointed = {reference[1:] for reference in _references(node) if reference.startswith("#")}
     if pointed - set(ids) - {""}:
-        yield Problem(kind, "ref-1: reference to a contained resource that is not there")
+        yield ValidityProblem(kind, "ref-1: reference to a contained resource that is not there")
     for each in inside:
         upward = "#" in list(_references(each))
         if each.get("id") not in pointed and not upward:
-            yield Problem(f"{kind}.contained", "dom-3: contained resource that nobody refers to")
+            yield ValidityProblem(f"{kind}.contained", "dom-3: contained resource that nobody refers to")
 
 
-def _bundle(node: dict[str, Any]) -> Iterator[Problem]:
+def _bundle(node: dict[str, Any]) -> Iterator[ValidityProblem]:
     entries = [entry for entry in node.get("entry", ()) if isinstance(entry, dict)]
     addresses = [entry["fullUrl"] for entry in entries if "fullUrl" in entry]
     versions = [
@@ -174,17 +176,17 @@ def _bundle(node: dict[str, Any]) -> Iterator[Problem]:
         if "fullUrl" in entry
     ]
     if len(set(versions)) != len(versions):
-        yield Problem("Bundle.entry.fullUrl", "bdl-7: address used twice")
+        yield ValidityProblem("Bundle.entry.fullUrl", "bdl-7: address used twice")
     for entry in entries:
         for reference in _references(entry.get("resource")):
             if reference.startswith("urn:uuid:") and addresses and reference not in addresses:
-                yield Problem("Bundle.entry.resource", "reference to an entry that is not there")
+                yield ValidityProblem("Bundle.entry.resource", "reference to an entry that is not there")
     if node.get("type") == "document":
         identifier = node.get("identifier")
         if not (isinstance(identifier, dict) and "system" in identifier and "value" in identifier):
-            yield Problem("Bundle.identifier", "bdl-9: a document has an identifier")
+            yield ValidityProblem("Bundle.identifier", "bdl-9: a document has an identifier")
         if "timestamp" not in node:
-            yield Problem("Bundle.timestamp", "bdl-10: a document has a date")
+            yield ValidityProblem("Bundle.timestamp", "bdl-10: a document has a date")
 
 
 def _has(node: dict[str, Any], *names: str) -> bool:
