@@ -130,16 +130,16 @@ _PLACES = {
     "inbox": "Inbox Received Room Uploads",
     "keys": "Kind PrivateKey PublicKey PublicRing Ring verifier",
     "outbox": "Outbox Queued",
-    "refusals": "Code Denied",
+    "refusals": "Denied RefusalCode",
     "registry": "Registry",
     "retention": "Due Holdings due enforce",
     "schema": "metadata",
     "sealing": "Compression Header Looked look opened seal",
-    "senders": "Role Sender Senders",
+    "senders": "Sender SenderRole Senders",
     "statements": "Statement check state",
     "tags": "tag",
-    "vault": "Purpose Vault Wish approve reidentify request row_tag",
-    "withdrawal": "Cascade Case Site Step Waiting site_actions",
+    "vault": "Vault VaultPurpose Wish approve reidentify request row_tag",
+    "withdrawal": "Cascade CascadeStep Case LeavingSite Waiting site_actions",
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.split()}
 
