@@ -33,7 +33,7 @@ from abaton.federation.run import Run
 from abaton.learning import Examples, Learner, Model
 from abaton.learning.metrics import measures
 from abaton.software import versions
-from abaton.store import Journal, Keep, RunRow, Store, default_folder
+from abaton.store import Journal, Keep, RunRow, Store, default_folder, model_digest
 
 PYTHON = "python"
 """What a run is called that was made of objects, not of a document or a recipe."""
@@ -205,6 +205,10 @@ class Federation:
             "codec": self.codec.spec,
             "model": described(self.model),
             "layout": self.model.layout.digest,
+            "first weights": model_digest(self.model.initial(seed)),
+            "test examples": None
+            if self.test is None
+            else Holding(self.test).fingerprint(carrier.secret(seed, "", states)),
             "sites": {
                 name: site.fingerprint(carrier.secret(seed, name, states))
                 for name, site in self.sites.items()
