@@ -52,6 +52,7 @@ class Dossier:
         maker: What made the federation: a recipe of the lab, a study, or `python`.
         settings: Plain values from which the maker makes the same federation again.
         title: What names of runs begin with; the maker if not given.
+        made_of: Further plain values that belong to what the run is made of: another one is another run.
         facts: Further plain values for those who read the run.
         use: What is needed to use the model: names of columns and classes, how columns were scaled.
         observe: Scores each version of the community model as it is made.
@@ -63,6 +64,7 @@ class Dossier:
     maker: str = PYTHON
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    made_of: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     use: Mapping[str, Any] = field(default_factory=dict)
     observe: Observer | None = None
@@ -141,7 +143,7 @@ class Federation:
         """
         carrier = Here(engine) if isinstance(engine, str) else engine
         opened = store if isinstance(store, Store) else Store(store or default_folder())
-        name = _checked(name) if name else new_name(self.dossier.title or self.dossier.maker)
+        name = checked_name(name or new_name(self.dossier.title or self.dossier.maker))
         with opened.holding(name):
             # Step 1: what the run is made of; the same as before, or nothing is run.
             row = self._row(opened, name, carrier)
@@ -214,6 +216,7 @@ class Federation:
                 for name, site in self.sites.items()
             },
             "machines": machines(profiles_of(self.sites)) if carrier.name == "virtual" else {},
+            self.dossier.maker: flat(self.dossier.made_of),
             "software": versions(),
         }
 
@@ -309,7 +312,7 @@ def _check_holding(rules: Rules, name: str, site: Holding) -> None:
         )
 
 
-def _checked(name: str) -> str:
+def checked_name(name: str) -> str:
     """A name that can be a file's, too."""
     if not _NAME.fullmatch(name):
         raise SettingsError(
