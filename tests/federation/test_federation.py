@@ -189,6 +189,16 @@ def test_something_else_under_a_known_name_is_refused_and_never_the_old_model(st
         assert store.run("mine") == before
 
 
+def test_a_number_from_an_array_is_that_number(store):
+    def rules(rounds, rate):
+        return Rules(rounds=rounds, training=replace(TRAINING, learning_rate=rate))
+
+    first = made(rules=rules(np.int64(4), np.float64(0.2))).run("mine", store=store)
+    assert made(rules=rules(4, 0.2)).run("mine", store=store).result == first.result
+    with pytest.raises(Refused, match="rules.rounds was 4 and is 5"):
+        made(rules=rules(np.int64(5), 0.2)).run("mine", store=store)
+
+
 def test_other_software_is_named(store, monkeypatch):
     with pytest.raises(Cut):
         made().run("mine", store=store, watch=after(6))

@@ -223,7 +223,7 @@ class Federation:
     def _recipe(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         """What is kept with the run: how to make it again, what it is made of, what its result is used with."""
         kept, layout = self.dossier, self.model.layout
-        told = {"seed": self.rules.seed, "rounds": self.rules.rounds, "codec": self.codec.spec}
+        told = {"seed": int(self.rules.seed), "rounds": int(self.rules.rounds), "codec": self.codec.spec}
         use = {
             "layout": [[tensor.name, list(tensor.shape), str(tensor.role)] for tensor in layout],
             "training": flat(self.rules.training),

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from abaton.engines import Profile
 from abaton.learning.code import own_code
 
@@ -31,6 +33,8 @@ def flat(part: object) -> dict[str, str]:
 
 def _settings(part: object, name: str) -> Iterator[tuple[str, str]]:
     inside = f"{name}." if name else ""
+    if isinstance(part, np.generic):  # numbers that came out of an array are the numbers they are
+        part = part.item()
     if part is None or isinstance(part, str | int | float | bytes):
         yield name, repr(part)
     elif isinstance(part, Mapping):
