@@ -17,6 +17,7 @@ from abaton.cli.app import app
 from abaton.control import POLICIES, Rules, TrainSettings
 from abaton.errors import Refused, SettingsError
 from abaton.federation import Federation, Holding, Run
+from abaton.lab.poison import Noise
 from abaton.learning import Examples, SklearnModel, TorchModel, logistic, mlp
 from abaton.store import Journal, Store
 
@@ -63,6 +64,46 @@ def digests(store: Store, run: str) -> list[str]:
     return [model.digest for model in store.models(run)]
 
 
+class Own(torch.nn.Module):
+    """A module whose words are those of its layer, whatever it does with it."""
+
+    def __init__(self, times: float = 1.0) -> None:
+        super().__init__()
+        self.layer, self.times = torch.nn.Linear(4, 2), times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.times * self.layer(x)
+
+
+class Edited(Own):
+    """The same after its author has changed what it does; it is still called the same."""
+
+    __qualname__ = "Own"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).tanh()
+
+    def _get_name(self) -> str:
+        return "Own"
+
+
+def beginning_at(value: float) -> TorchModel:
+    def module() -> torch.nn.Module:
+        made = torch.nn.Linear(4, 2)
+        torch.nn.init.constant_(made.weight, value)
+        return made
+
+    return TorchModel(module)
+
+
+class Lazy(Noise):
+    """A learner that does less than it should."""
+
+    def epochs(self, vector, data, settings, shuffle, local=None, enough=None):
+        for trained in super().epochs(vector, data, settings, shuffle, local, enough):
+            yield replace(trained, vector=vector)
+
+
 OTHER = {
     "learning rate": (
         {"rules": Rules(rounds=4, training=replace(TRAINING, learning_rate=0.1))},
@@ -96,6 +137,37 @@ OTHER = {
 }
 
 
+ALIKE = {
+    "test examples": ({}, {"test": site(10)}, "test examples was"),
+    "no test examples": ({}, {"test": None}, "test examples was"),
+    "an edited module": (
+        {"model": TorchModel(lambda: Own())},
+        {"model": TorchModel(lambda: Edited())},
+        "model was Own",
+    ),
+    "a module's setting": (
+        {"model": TorchModel(lambda: Own())},
+        {"model": TorchModel(lambda: Own(2.0))},
+        "model was Own",
+    ),
+    "first weights": ({"model": beginning_at(0.0)}, {"model": beginning_at(1.0)}, "first weights was"),
+    "what a site trains instead": (
+        {"sites": {**SITES, "kos": Holding(SITES["kos"], model=Noise(logistic(features=4)))}},
+        {"sites": {**SITES, "kos": Holding(SITES["kos"], model=Lazy(logistic(features=4)))}},
+        "the data of 'kos'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "says"), ALIKE.values(), ids=ALIKE)
+def test_what_only_looks_alike_is_refused_too(store, one, other, says):
+    first = made(**one).run("mine", store=store)
+    with pytest.raises(Refused, match="made of something else") as refused:
+        made(**other).run("mine", store=store)
+    assert says in str(refused.value)
+    assert made(**one).run("mine", store=store).result == first.result, "itself it is given back"
+
+
 @pytest.mark.parametrize(("other", "says"), OTHER.values(), ids=OTHER)
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "cut off"])
 def test_something_else_under_a_known_name_is_refused_and_never_the_old_model(store, other, says, ended):
@@ -115,6 +187,16 @@ def test_something_else_under_a_known_name_is_refused_and_never_the_old_model(st
         assert not np.array_equal(fresh.vector(), before) or says.startswith(("machines", "codec"))
     else:
         assert store.run("mine") == before
+
+
+def test_a_number_from_an_array_is_that_number(store):
+    def rules(rounds, rate):
+        return Rules(rounds=rounds, training=replace(TRAINING, learning_rate=rate))
+
+    first = made(rules=rules(np.int64(4), np.float64(0.2))).run("mine", store=store)
+    assert made(rules=rules(4, 0.2)).run("mine", store=store).result == first.result
+    with pytest.raises(Refused, match="rules.rounds was 4 and is 5"):
+        made(rules=rules(np.int64(5), 0.2)).run("mine", store=store)
 
 
 def test_other_software_is_named(store, monkeypatch):

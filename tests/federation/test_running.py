@@ -270,6 +270,30 @@ def test_a_study_under_the_name_of_another_is_refused_with_what_differs(four, st
         run_study(four.study, four.sites, store, options(four, seed=6), name="mine", now=NOW)
 
 
+def test_another_evaluation_or_another_limit_of_a_site_is_another_run(four, store):
+    run_study(four.study, four.sites, store, options(four), name="mine", now=NOW)
+    with pytest.raises(Refused, match=r"study.evaluation.resamples was 0 and is 20"):
+        run_study(four.study, four.sites, store, options(four, resamples=20), name="mine", now=NOW)
+    asked = four.study.learning.evaluation.model_copy(update={"specificity": 0.8})
+    learning = four.study.learning.model_copy(update={"evaluation": asked})
+    with pytest.raises(Refused, match=r"study.evaluation.specificity was 0.9 and is 0.8"):
+        run_study(
+            four.study.model_copy(update={"learning": learning}),
+            four.sites, store, options(four), name="mine", now=NOW,
+        )  # fmt: skip
+    place = four.sites[0]
+    place.write_text(place.read_text() + "\n[limits]\nbatch = 4\n")
+    with pytest.raises(Refused, match=r"study.largest batch.athens was None and is 4"):
+        run_study(four.study, four.sites, store, options(four), name="mine", now=NOW)
+
+
+def test_a_name_that_cannot_be_a_files_leaves_nothing_anywhere(four, store):
+    with pytest.raises(SettingsError, match="cannot be a run's name"):
+        run_study(four.study, four.sites, store, options(four), name="../../elsewhere/x", now=NOW)
+    assert not (store.folder.parent / "elsewhere").exists()
+    assert not (store.folder / "states").exists()
+
+
 def test_the_model_of_a_study_is_there_to_be_used(four, store):
     run = run_study(four.study, four.sites, store, options(four, resamples=20), now=NOW)
     use = run.row.recipe["use"]

@@ -33,7 +33,7 @@ from abaton.federation.run import Run
 from abaton.learning import Examples, Learner, Model
 from abaton.learning.metrics import measures
 from abaton.software import versions
-from abaton.store import Journal, Keep, RunRow, Store, default_folder
+from abaton.store import Journal, Keep, RunRow, Store, default_folder, model_digest
 
 PYTHON = "python"
 """What a run is called that was made of objects, not of a document or a recipe."""
@@ -52,6 +52,7 @@ class Dossier:
         maker: What made the federation: a recipe of the lab, a study, or `python`.
         settings: Plain values from which the maker makes the same federation again.
         title: What names of runs begin with; the maker if not given.
+        made_of: Further plain values that belong to what the run is made of: another one is another run.
         facts: Further plain values for those who read the run.
         use: What is needed to use the model: names of columns and classes, how columns were scaled.
         observe: Scores each version of the community model as it is made.
@@ -63,6 +64,7 @@ class Dossier:
     maker: str = PYTHON
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    made_of: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     use: Mapping[str, Any] = field(default_factory=dict)
     observe: Observer | None = None
@@ -141,7 +143,7 @@ class Federation:
         """
         carrier = Here(engine) if isinstance(engine, str) else engine
         opened = store if isinstance(store, Store) else Store(store or default_folder())
-        name = _checked(name) if name else new_name(self.dossier.title or self.dossier.maker)
+        name = checked_name(name or new_name(self.dossier.title or self.dossier.maker))
         with opened.holding(name):
             # Step 1: what the run is made of; the same as before, or nothing is run.
             row = self._row(opened, name, carrier)
@@ -205,18 +207,23 @@ class Federation:
             "codec": self.codec.spec,
             "model": described(self.model),
             "layout": self.model.layout.digest,
+            "first weights": model_digest(self.model.initial(seed)),
+            "test examples": None
+            if self.test is None
+            else Holding(self.test).fingerprint(carrier.secret(seed, "", states)),
             "sites": {
                 name: site.fingerprint(carrier.secret(seed, name, states))
                 for name, site in self.sites.items()
             },
             "machines": machines(profiles_of(self.sites)) if carrier.name == "virtual" else {},
+            self.dossier.maker: flat(self.dossier.made_of),
             "software": versions(),
         }
 
     def _recipe(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         """What is kept with the run: how to make it again, what it is made of, what its result is used with."""
         kept, layout = self.dossier, self.model.layout
-        told = {"seed": self.rules.seed, "rounds": self.rules.rounds, "codec": self.codec.spec}
+        told = {"seed": int(self.rules.seed), "rounds": int(self.rules.rounds), "codec": self.codec.spec}
         use = {
             "layout": [[tensor.name, list(tensor.shape), str(tensor.role)] for tensor in layout],
             "training": flat(self.rules.training),
@@ -305,7 +312,7 @@ def _check_holding(rules: Rules, name: str, site: Holding) -> None:
         )
 
 
-def _checked(name: str) -> str:
+def checked_name(name: str) -> str:
     """A name that can be a file's, too."""
     if not _NAME.fullmatch(name):
         raise SettingsError(

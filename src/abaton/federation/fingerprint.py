@@ -1,7 +1,7 @@
 """What a run is made of, as plain words and digests: kept with the run, and compared before it is gone on with.
 
 Rules, codec, model, machines and software are told in words, so that a difference can be named. Data are told by one
-keyed digest for each site.
+keyed digest for each site, and one for the test examples; first weights by their digest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from abaton.engines import Profile
+from abaton.learning.code import own_code
 
 Fingerprint = Mapping[str, Any]
 
@@ -30,6 +33,8 @@ def flat(part: object) -> dict[str, str]:
 
 def _settings(part: object, name: str) -> Iterator[tuple[str, str]]:
     inside = f"{name}." if name else ""
+    if isinstance(part, np.generic):  # numbers that came out of an array are the numbers they are
+        part = part.item()
     if part is None or isinstance(part, str | int | float | bytes):
         yield name, repr(part)
     elif isinstance(part, Mapping):
@@ -49,8 +54,9 @@ def _settings(part: object, name: str) -> Iterator[tuple[str, str]]:
 
 
 def described(model: object) -> str:
-    """A model in words: what it says of itself, or what it is called."""
-    words = str(getattr(model, "description", type(model).__qualname__))
+    """A model in words: what it says of itself, or what it is called, and a digest of code of one's own."""
+    own = own_code([model])
+    words = str(getattr(model, "description", type(model).__qualname__)) + (f", code {own}" if own else "")
     if len(words) <= _LONGEST:
         return words
     return f"{type(model).__qualname__} {hashlib.sha256(words.encode()).hexdigest()[:16]}"

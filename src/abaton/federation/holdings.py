@@ -11,6 +11,7 @@ import numpy as np
 
 from abaton.codecs import Pipeline
 from abaton.engines import Profile
+from abaton.federation.fingerprint import described
 from abaton.learning import Examples, Learner, Model
 from abaton.learning.validation import stratified
 
@@ -76,13 +77,15 @@ class Holding:
         return False
 
     def fingerprint(self, secret: bytes) -> str:
-        """A digest of all rows, in their order."""
+        """A digest of all rows, in their order, and of a model of the site's own."""
         made = hashlib.blake2b(key=hashlib.blake2b(secret).digest(), digest_size=16)
         for part in (self.train, self.validation):
             for values in () if part is None else (part.x, part.y):
                 values = np.ascontiguousarray(values)
                 made.update(f"{values.dtype.str} {values.shape}\x1f".encode())
                 made.update(values.data)
+        if self.model is not None:
+            made.update(described(self.model).encode())
         return made.hexdigest()
 
     def learner(self, making: Making) -> Learner:

@@ -19,7 +19,7 @@ from abaton.errors import Refused, SettingsError
 from abaton.federation.baselines import baselines
 from abaton.federation.carriers import Carrier, Here
 from abaton.federation.course import point_of, some_versions, traffic_of
-from abaton.federation.federation import Dossier, Federation, new_name, states_of
+from abaton.federation.federation import Dossier, Federation, checked_name, new_name, states_of
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_models
 from abaton.federation.learners import ConsentedLearner
@@ -188,7 +188,7 @@ def run_readings(
         step: Told of progress, in words without content.
     """
     carrier = Here(engine) if isinstance(engine, str) else engine
-    name = name or new_name(study.study.id)
+    name = checked_name(name or new_name(study.study.id))
     path = states_of(store, name) / "prepared.json"
     kept = Prepared.read(path) if store.known(name) is not None else None
     made = study_federation(
@@ -269,6 +269,7 @@ def study_federation(
             maker=STUDY,
             settings=about.settings(),
             title=study.study.id,
+            made_of=about.made_of(),
             facts=about.facts() if kept is None else {},
             use=use_of(members.columns, members.classes, members.prepared.scale),
             judge=lambda opened, row, outcome: about.judged(opened, row, outcome, step),
@@ -315,6 +316,18 @@ class _About:
             "sites": list(self.files),
             "now": self.now.isoformat(),
             **self.options.row(),
+        }
+
+    def made_of(self) -> dict[str, Any]:
+        """What decides the result besides rules and rows: the document, how it is judged, what sites allow."""
+        judged = {"baselines": self.options.baselines, "resamples": self.options.resamples}
+        batches = {each.name: each.file.document.limits.batch for each in self.members.each}
+        floors = {each.name: each.floor for each in self.members.each}
+        return {
+            "evaluation": {**self.learning.evaluation.model_dump(mode="json"), **judged},
+            "document": self.study.hash,
+            "largest batch": batches,
+            "smallest count": floors,
         }
 
     def facts(self) -> dict[str, Any]:

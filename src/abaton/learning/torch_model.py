@@ -15,6 +15,7 @@ from torch import nn
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
+from abaton.learning.code import own_code
 from abaton.learning.dense import dense_network
 from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, require_examples
 from abaton.learning.shuffle import Order, epoch_order, stretches
@@ -60,6 +61,7 @@ class TorchModel:
             raise SettingsError(f"the task is '{task}'", where="model", remedy="use 'classes' or 'value'")
         self.factory, self.task, self._compiled = factory, task, compiled
         self._module = factory()
+        self._own = own_code(self._module.modules(), settings=True)  # now: a module may count what it does
         self._parameters = [p for p in self._module.parameters() if p.requires_grad]
         foreign = [name for name, p in self._module.named_parameters() if p.dtype != torch.float32]
         if foreign:
@@ -77,8 +79,9 @@ class TorchModel:
 
     @property
     def description(self) -> str:
-        """The module in PyTorch's own words, what it learns, and how it is trained."""
-        return f"{' '.join(str(self._module).split())}, {self.task}" + ("" if self.dense else ", by PyTorch")
+        """The module in PyTorch's own words, what it learns, how it is trained, and a digest of code of one's own."""
+        words = f"{' '.join(str(self._module).split())}, {self.task}" + ("" if self.dense else ", by PyTorch")
+        return f"{words}, code {self._own}" if self._own else words
 
     def ready(self, vector: Vector) -> nn.Module:
         """A module of its own with these weights, to be used: its output is one number a class, or the value."""
