@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class Dossier:
     maker: str = PYTHON
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    _: KW_ONLY
     made_of: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     use: Mapping[str, Any] = field(default_factory=dict)

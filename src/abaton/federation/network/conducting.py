@@ -237,7 +237,7 @@ class Controller:
         }
         plan = self.study.plan()
         use = use_of(columns(plan), tuple(plan.label.names), ready.scale)
-        dossier = Dossier(STUDY, settings, self.study.study.id, facts, use)
+        dossier = Dossier(STUDY, settings, self.study.study.id, facts=facts, use=use)
         return run, ready.tables, dossier
 
     def _engine(self, running: Running, *, members: tuple[str, ...]) -> FlowerEngine:
