@@ -76,7 +76,8 @@ def _cpu(call: Callable[[], object]) -> float:
 
 def _consents(folder: Path) -> list[Measure]:
     """A registry of 100,000 people: enrolling them, asking who may be used now, and taking the cohort of a round."""
-    with Database(folder / "consents.db", metadata) as database:
+    (folder / "consents").mkdir()
+    with Database(folder / "consents" / "consents.db", metadata) as database:
         registry = Registry(database)
         registry.publish("bench", "ab" * 32, NOW, ends=None, keep_until=None)
         people = {tag(KEY, "subject", str(i)): NOW + timedelta(days=30 + i % 300) for i in range(PEOPLE)}
@@ -143,7 +144,7 @@ def _vault(folder: Path, ring: Ring) -> list[Measure]:
     vault.destroy_key("bench", tags[1])
     vault.destroy_row("bench", tags[1])
     gone = time.perf_counter() - start
-    size = sum(path.stat().st_size for path in folder.iterdir()) / ROWS
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) / ROWS
     vault.close()
     return [
         Measure("vault: insert, 100,000 rows in batches of 1,000, wall", ROWS / wall, "rows/s"),

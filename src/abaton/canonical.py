@@ -55,7 +55,8 @@ def _parts(data: Any) -> Iterator[str]:
         yield _number(data)
     elif isinstance(data, Mapping):
         yield "{"
-        for i, key in enumerate(sorted(data, key=_order)):
+        plain = all(type(key) is str and key.isascii() for key in data)  # these sort as their code units do
+        for i, key in enumerate(sorted(data) if plain else sorted(data, key=_order)):
             yield f"{',' if i else ''}{_quote(key)}:"
             yield from _parts(data[key])
         yield "}"
