@@ -297,6 +297,32 @@ def test_an_estimator_comes_back_as_one(store):
     assert np.allclose(run.model.predict_proba(site(9).x), run.predict(site(9).x), atol=1e-6)
 
 
+@pytest.mark.parametrize("where", ["learner 'kos'", "test examples"])
+def test_a_column_of_labels_is_refused_before_anything_is_measured_wrongly(store, where):
+    column = Examples(SITES["kos"].x, SITES["kos"].x[:, :1])
+    values = {name: Examples(each.x, each.x[:, 0]) for name, each in SITES.items()}
+    wrong = {"test": column} if where == "test examples" else {"sites": {**values, "kos": column}}
+    model = TorchModel(lambda: torch.nn.Linear(4, 1), task="value")
+    with pytest.raises(SettingsError, match=r"the labels have the shape \(60, 1\)") as refused:
+        made(**{"model": model, "sites": values, "test": None, **wrong})
+    assert where in str(refused.value)
+
+
+def test_what_is_not_a_number_is_not_told(store):
+    run = made(test=Examples(SITES["kos"].x, np.zeros(60, np.int64))).run("mine", store=store)
+    json.dumps(run.result, allow_nan=False)
+    assert set(run.metrics) == {"loss", "accuracy"}, "one class has no AUROC"
+    unknown = {
+        "model": "community",
+        "of": "all",
+        "measures": {"auroc": {"value": None}, "brier": {"value": 0.2}},
+    }
+    told = {"evaluation": {"lines": [unknown]}}
+    store.finish_run("mine", "finished", told)
+    assert run.metrics == {"brier": 0.2}
+    assert "brier 0.200" in repr(run)
+
+
 def test_sites_set_validation_examples_aside_when_the_rules_need_them(store):
     federation = made(rules=Rules(rounds=4, training=TRAINING, **POLICIES["AsyncDVW(na)"]), validation=0.2)
     sizes = {name: (len(one.train), len(one.validation)) for name, one in federation.sites.items()}

@@ -11,6 +11,7 @@ experiment of the lab, the demonstration. Invariants:
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from abaton.codecs import Pipeline, parse
 from abaton.control import Asynchronous, Rules
@@ -245,7 +248,11 @@ class Federation:
         if test is None:
             return {}
         points = [
-            {"version": version.version, "at": version.at, **measures(self.model.score(vector, test), test.y)}
+            {
+                "version": version.version,
+                "at": version.at,
+                **_numbers(measures(self.model.score(vector, test), test.y)),
+            }
             for version, vector in some_versions(store, row.run)
         ]
         return {
@@ -274,6 +281,8 @@ class Federation:
         for name, site in self.sites.items():
             if isinstance(site, Holding):
                 _check_holding(self.rules, name, site)
+        if self.test is not None:
+            _check_labels("test examples", self.test)
 
     def _check_groups(self) -> None:
         pacing = self.rules.pacing
@@ -289,8 +298,16 @@ class Federation:
                 )
 
 
+def _numbers(measured: Mapping[str, float]) -> dict[str, float]:
+    """What there is to tell: the store keeps numbers, and an AUROC of one class is none."""
+    return {name: value for name, value in measured.items() if math.isfinite(value)}
+
+
 def _check_holding(rules: Rules, name: str, site: Holding) -> None:
     where, held, y = f"learner '{name}'", site.validation, site.train.y
+    for part in (site.train, held):
+        if part is not None:
+            _check_labels(where, part)
     if not len(site.train):
         raise SettingsError(
             "there are no examples to train on", where=where, remedy="give it some, or leave it out"
@@ -309,6 +326,17 @@ def _check_holding(rules: Rules, name: str, site: Holding) -> None:
             f"weighting.measure is '{measure}', but the labels are {kind}",
             where=where,
             remedy=f"use one of {', '.join(fitting)}",
+        )
+
+
+def _check_labels(where: str, part: Examples) -> None:
+    """A column of labels would be compared with every prediction; windows of a text have a row of classes each."""
+    y = np.asarray(part.y)
+    if y.ndim != 1 and (y.dtype.kind == "f" or y.shape[1:] == (1,)):
+        raise SettingsError(
+            f"the labels have the shape {y.shape}",
+            where=where,
+            remedy="give one label for each row: y.reshape(-1) makes a row of a column",
         )
 
 
