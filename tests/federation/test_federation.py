@@ -297,6 +297,27 @@ def test_an_estimator_comes_back_as_one(store):
     assert np.allclose(run.model.predict_proba(site(9).x), run.predict(site(9).x), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"model": torch.nn.Linear(4, 2)}, r"this is a Linear \(model\): give a Model"),
+        ({"sites": list(SITES.values())}, r"this is a list \(sites\)"),
+        ({"sites": {"kos": (SITES["kos"].x, SITES["kos"].y)}}, r"this is a tuple \(site 'kos'\)"),
+        ({"rules": {"rounds": 3}}, r"this is a dict \(rules\)"),
+        ({"test": (SITES["kos"].x, SITES["kos"].y)}, r"this is a tuple \(test\)"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_in_words(wrong, says):
+    with pytest.raises(SettingsError, match=says):
+        made(**wrong)
+
+
+@pytest.mark.parametrize("where", ["/tmp/somewhere", "postgresql://server/runs"])
+def test_a_store_is_not_given_as_text(where):
+    with pytest.raises(SettingsError, match=r"the store's folder is a str \(store\): give a pathlib.Path"):
+        made().run("mine", store=where)
+
+
 @pytest.mark.parametrize("where", ["learner 'kos'", "test examples"])
 def test_a_column_of_labels_is_refused_before_anything_is_measured_wrongly(store, where):
     column = Examples(SITES["kos"].x, SITES["kos"].x[:, :1])

@@ -111,6 +111,7 @@ class Federation:
         validation: float = 0.1,
         dossier: Dossier | None = None,
     ) -> None:
+        _check_given(model, sites, rules, test)
         self.model, self.test = model, test
         self.codec = parse(codec) if isinstance(codec, str) else codec
         self.dossier = Dossier() if dossier is None else dossier
@@ -296,6 +297,26 @@ class Federation:
                     where=f"learner '{name}'",
                     remedy="give the group some, or give some to '', which is any group",
                 )
+
+
+def _check_given(model: object, sites: object, rules: object, test: object) -> None:
+    """Refuse what is of another kind, in words that say which kind is meant."""
+    wrong = None
+    if not hasattr(model, "layout"):
+        wrong = "model", model, "give a Model, such as TorchModel(lambda: my_module())"
+    elif not isinstance(sites, Mapping):
+        wrong = "sites", sites, "give Examples(x, y) by the sites' names"
+    elif not isinstance(rules, Rules | None):
+        wrong = "rules", rules, "give Rules(rounds=10, ...)"
+    elif not isinstance(test, Examples | None):
+        wrong = "test", test, "give Examples(x, y)"
+    else:
+        for name, site in sites.items():
+            if not isinstance(site, Examples) and not hasattr(site, "learner"):
+                wrong = f"site '{name}'", site, "give Examples(x, y), or a Holding"
+    if wrong is not None:
+        where, given, remedy = wrong
+        raise SettingsError(f"this is a {type(given).__qualname__}", where=where, remedy=remedy)
 
 
 def _numbers(measured: Mapping[str, float]) -> dict[str, float]:
