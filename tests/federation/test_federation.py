@@ -260,6 +260,14 @@ def test_every_run_is_listed_shown_and_reported(store):
     assert "A federation of 3 sites" in page.read_text()
 
 
+def test_the_report_of_a_run_promises_no_program_that_it_does_not_have(store, tmp_path):
+    told = made().run("mine", store=store).report(tmp_path / "mine.html")
+    assert told["reproduce"]["program"] is None
+    page = (tmp_path / "mine.html").read_text()
+    assert "The program that made the run makes it again" in page
+    assert "This program makes the run again" not in page
+
+
 def test_a_run_made_by_a_program_is_resumed_by_it_and_the_command_says_so(store):
     with pytest.raises(Cut):
         made().run("mine", store=store, watch=after(6))
