@@ -292,6 +292,7 @@ def test_a_study_under_the_name_of_another_is_refused_with_what_differs(four, st
     assert again.result == first.result, "a run that has ended is given back"
     with pytest.raises(Refused, match=r"rules.seed was 5 and is 6"):
         run_study(four.study, four.sites, store, options(four, seed=6), name="mine", now=NOW)
+    assert not list(store.folder.rglob("prepared.json")), "who was dealt where is kept while a run goes on"
 
 
 def test_another_evaluation_or_another_limit_of_a_site_is_another_run(four, store):
