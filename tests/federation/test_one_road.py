@@ -260,6 +260,14 @@ def test_every_run_is_listed_shown_and_reported(store):
     assert "A federation of 3 sites" in page.read_text()
 
 
+def test_the_report_of_a_run_promises_no_program_that_it_does_not_have(store, tmp_path):
+    told = made().run("mine", store=store).report(tmp_path / "mine.html")
+    assert told["reproduce"]["program"] is None
+    page = (tmp_path / "mine.html").read_text()
+    assert "The program that made the run makes it again" in page
+    assert "This program makes the run again" not in page
+
+
 def test_a_run_made_by_a_program_is_resumed_by_it_and_the_command_says_so(store):
     with pytest.raises(Cut):
         made().run("mine", store=store, watch=after(6))
@@ -295,6 +303,53 @@ def test_an_estimator_comes_back_as_one(store):
     run = made(model=model).run("mine", store=store)
     assert isinstance(run.model, SGDClassifier)
     assert np.allclose(run.model.predict_proba(site(9).x), run.predict(site(9).x), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"model": torch.nn.Linear(4, 2)}, r"this is a Linear \(model\): give a Model"),
+        ({"sites": list(SITES.values())}, r"this is a list \(sites\)"),
+        ({"sites": {"kos": (SITES["kos"].x, SITES["kos"].y)}}, r"this is a tuple \(site 'kos'\)"),
+        ({"rules": {"rounds": 3}}, r"this is a dict \(rules\)"),
+        ({"test": (SITES["kos"].x, SITES["kos"].y)}, r"this is a tuple \(test\)"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_in_words(wrong, says):
+    with pytest.raises(SettingsError, match=says):
+        made(**wrong)
+
+
+@pytest.mark.parametrize("where", ["/tmp/somewhere", "postgresql://server/runs"])
+def test_a_store_is_not_given_as_text(where):
+    with pytest.raises(SettingsError, match=r"the store's folder is a str \(store\): give a pathlib.Path"):
+        made().run("mine", store=where)
+
+
+@pytest.mark.parametrize("where", ["learner 'kos'", "test examples"])
+def test_a_column_of_labels_is_refused_before_anything_is_measured_wrongly(store, where):
+    column = Examples(SITES["kos"].x, SITES["kos"].x[:, :1])
+    values = {name: Examples(each.x, each.x[:, 0]) for name, each in SITES.items()}
+    wrong = {"test": column} if where == "test examples" else {"sites": {**values, "kos": column}}
+    model = TorchModel(lambda: torch.nn.Linear(4, 1), task="value")
+    with pytest.raises(SettingsError, match=r"the labels have the shape \(60, 1\)") as refused:
+        made(**{"model": model, "sites": values, "test": None, **wrong})
+    assert where in str(refused.value)
+
+
+def test_what_is_not_a_number_is_not_told(store):
+    run = made(test=Examples(SITES["kos"].x, np.zeros(60, np.int64))).run("mine", store=store)
+    json.dumps(run.result, allow_nan=False)
+    assert set(run.metrics) == {"loss", "accuracy"}, "one class has no AUROC"
+    unknown = {
+        "model": "community",
+        "of": "all",
+        "measures": {"auroc": {"value": None}, "brier": {"value": 0.2}},
+    }
+    told = {"evaluation": {"lines": [unknown]}}
+    store.finish_run("mine", "finished", told)
+    assert run.metrics == {"brier": 0.2}
+    assert "brier 0.200" in repr(run)
 
 
 def test_sites_set_validation_examples_aside_when_the_rules_need_them(store):

@@ -251,6 +251,31 @@ def test_who_withdraws_while_a_run_is_cut_off_is_not_in_the_rest_of_it(
     assert not any(person in members_of(registry.database, body["cohort"]) for body in later)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 1], ids=["nobody stays", "one stays"])
+def test_a_site_that_everybody_leaves_while_a_run_is_cut_off_stops_and_the_others_go_on(
+    four, store, monkeypatch, left
+):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with pytest.raises(Cut):
+        run_study(four.study, four.sites, store, options(four), name="cut", now=NOW, watch=after(12))
+    before = rows_of(store, "cut")
+    registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
+    everybody = sorted(who_may(registry, four.study.study.id, Action.TRAIN, NOW)[1])
+    for person in everybody[left:]:
+        registry.withdraw(person, four.study.study.id, datetime.now(UTC))
+    registry.database.close()
+    ended = resume_study(store, store.run("cut"))
+    assert ended.status == "finished"
+    whole = rows_of(store, "cut")
+    assert whole[: len(before)] == before
+    later = {body["learner"] for kind, body in whole[len(before) :] if kind == "Arrived"}
+    assert later
+    assert "athens" not in later
+    told = [line["subset"] for line in ended.result["evaluation"]["lines"] if line["of"] == "site"]
+    assert "athens" not in told
+
+
 def republish(registry: Registry, old, new) -> None:
     """Publish another document, and let everybody who agreed to the old one agree to it."""
     everybody = sorted(registry.who_may(old.study.id, Action.TRAIN, NOW)[1])
@@ -268,6 +293,7 @@ def test_a_study_under_the_name_of_another_is_refused_with_what_differs(four, st
     assert again.result == first.result, "a run that has ended is given back"
     with pytest.raises(Refused, match=r"rules.seed was 5 and is 6"):
         run_study(four.study, four.sites, store, options(four, seed=6), name="mine", now=NOW)
+    assert not list(store.folder.rglob("prepared.json")), "who was dealt where is kept while a run goes on"
 
 
 def test_another_evaluation_or_another_limit_of_a_site_is_another_run(four, store):

@@ -36,9 +36,9 @@ class Key:
     ``secret`` never leaves the site and feeds only the private streams.
 
     >>> a, b = Key(b"round one", "north"), Key(b"round one", "south")
-    >>> a.derive(Purpose.ROTATION) == b.derive(Purpose.ROTATION)
+    >>> a.derive(KeyPurpose.ROTATION) == b.derive(KeyPurpose.ROTATION)
     True
-    >>> a.derive(Purpose.DITHER) == b.derive(Purpose.DITHER)
+    >>> a.derive(KeyPurpose.DITHER) == b.derive(KeyPurpose.DITHER)
     False
     """
 

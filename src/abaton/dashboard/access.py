@@ -53,7 +53,7 @@ RIGHTS: Mapping[ViewerRole, frozenset[Right]] = {
 class Person:
     """Somebody who asks: a name, and a role.
 
-    >>> Person("ada", Role.VIEWER).may(Right.OPERATE)
+    >>> Person("ada", ViewerRole.VIEWER).may(Right.OPERATE)
     False
     """
 

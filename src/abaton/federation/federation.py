@@ -11,6 +11,7 @@ experiment of the lab, the demonstration. Invariants:
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from abaton.codecs import Pipeline, parse
 from abaton.control import Asynchronous, Rules
@@ -109,6 +112,7 @@ class Federation:
         validation: float = 0.1,
         dossier: Dossier | None = None,
     ) -> None:
+        _check_given(model, sites, rules, test)
         self.model, self.test = model, test
         self.codec = parse(codec) if isinstance(codec, str) else codec
         self.dossier = Dossier() if dossier is None else dossier
@@ -246,7 +250,11 @@ class Federation:
         if test is None:
             return {}
         points = [
-            {"version": version.version, "at": version.at, **measures(self.model.score(vector, test), test.y)}
+            {
+                "version": version.version,
+                "at": version.at,
+                **_numbers(measures(self.model.score(vector, test), test.y)),
+            }
             for version, vector in some_versions(store, row.run)
         ]
         return {
@@ -275,6 +283,8 @@ class Federation:
         for name, site in self.sites.items():
             if isinstance(site, Holding):
                 _check_holding(self.rules, name, site)
+        if self.test is not None:
+            _check_labels("test examples", self.test)
 
     def _check_groups(self) -> None:
         pacing = self.rules.pacing
@@ -290,8 +300,36 @@ class Federation:
                 )
 
 
+def _check_given(model: object, sites: object, rules: object, test: object) -> None:
+    """Refuse what is of another kind, in words that say which kind is meant."""
+    wrong = None
+    if not hasattr(model, "layout"):
+        wrong = "model", model, "give a Model, such as TorchModel(lambda: my_module())"
+    elif not isinstance(sites, Mapping):
+        wrong = "sites", sites, "give Examples(x, y) by the sites' names"
+    elif not isinstance(rules, Rules | None):
+        wrong = "rules", rules, "give Rules(rounds=10, ...)"
+    elif not isinstance(test, Examples | None):
+        wrong = "test", test, "give Examples(x, y)"
+    else:
+        for name, site in sites.items():
+            if not isinstance(site, Examples) and not hasattr(site, "learner"):
+                wrong = f"site '{name}'", site, "give Examples(x, y), or a Holding"
+    if wrong is not None:
+        where, given, remedy = wrong
+        raise SettingsError(f"this is a {type(given).__qualname__}", where=where, remedy=remedy)
+
+
+def _numbers(measured: Mapping[str, float]) -> dict[str, float]:
+    """What there is to tell: the store keeps numbers, and an AUROC of one class is none."""
+    return {name: value for name, value in measured.items() if math.isfinite(value)}
+
+
 def _check_holding(rules: Rules, name: str, site: Holding) -> None:
     where, held, y = f"learner '{name}'", site.validation, site.train.y
+    for part in (site.train, held):
+        if part is not None:
+            _check_labels(where, part)
     if not len(site.train):
         raise SettingsError(
             "there are no examples to train on", where=where, remedy="give it some, or leave it out"
@@ -310,6 +348,17 @@ def _check_holding(rules: Rules, name: str, site: Holding) -> None:
             f"weighting.measure is '{measure}', but the labels are {kind}",
             where=where,
             remedy=f"use one of {', '.join(fitting)}",
+        )
+
+
+def _check_labels(where: str, part: Examples) -> None:
+    """A column of labels would be compared with every prediction; windows of a text have a row of classes each."""
+    y = np.asarray(part.y)
+    if y.ndim != 1 and (y.dtype.kind == "f" or y.shape[1:] == (1,)):
+        raise SettingsError(
+            f"the labels have the shape {y.shape}",
+            where=where,
+            remedy="give one label for each row: y.reshape(-1) makes a row of a column",
         )
 
 

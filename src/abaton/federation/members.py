@@ -163,7 +163,10 @@ def federate(study: Study, readings: Sequence[Reading], seed: int, kept: Prepare
     if kept is None:
         dealt, ready = _deal(study, ready, seed)
     else:
-        dealt = [_again(study, each, kept.deals[each.name]) for each in ready if each.name in kept.deals]
+        tables = [each.table for each in ready if each.table is not None]
+        dealt = [
+            _again(study, each, kept.deals[each.name], tables) for each in ready if each.name in kept.deals
+        ]
     left_out = {each.name: each.problem for each in ready if each.problem}
     check_enough([each.reading.name for each in dealt], left_out)
     scale = scale_of(learning, [sums(learning, each) for each in dealt]) if kept is None else kept.scale
@@ -278,16 +281,25 @@ def _hide(
     return made, told_of(choice, asked, min(table.floor for table in shown.values())), choice
 
 
-def _again(study: Study, reading: Reading, deal: Sequence[Entry]) -> Dealt:
-    """A site's rows where they were dealt when the run was begun, without those of who has left since."""
-    if reading.table is None:
+def _again(study: Study, reading: Reading, deal: Sequence[Entry], tables: Sequence[Table]) -> Dealt:
+    """A site's rows where they were dealt when the run was begun, without those of who has left since.
+
+    Of a site that so many have left that nothing may be told of it there are no rows, and the others go on.
+    """
+    floor = smallest_count(reading.file.document, study)
+    if reading.table is not None:
+        parts = dealt_again(deal, reading.table, reading.key, reading.tag, reading.has_left, reading.name)
+        return Dealt(reading, reading.table, floor, **parts)
+    left = set(map(reading.tagged, reading.refused)) - {""}
+    if not tables or sum(entry.tag not in left for entry in deal) >= floor:
         raise Refused(
             f"what {reading.name} has for the study is not what the run was started with",
             where=reading.problem,
             remedy="mend the site, or start a new run",
         )
-    parts = dealt_again(deal, reading.table, reading.key, reading.tag, reading.has_left, reading.name)
-    return Dealt(reading, reading.table, smallest_count(reading.file.document, study), **parts)
+    nobody = tables[0].without(frozenset(tables[0].subjects))
+    none = np.arange(0, dtype=np.int64)
+    return Dealt(reading, nobody, floor, none, none, none)
 
 
 def _deal(study: Study, readings: Sequence[Reading], seed: int) -> tuple[list[Dealt], list[Reading]]:

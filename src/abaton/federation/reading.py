@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.federation.rolls import key_of
+from abaton.federation.rolls import StillIn, key_of
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.features import Report, Table
 from abaton.site import ConsentGate, Site, SiteFile, checked, gate_of, open_site, subject_tag
@@ -123,9 +123,12 @@ def _reading(file: SiteFile, site: Site) -> Reading:
     made = site.table()
     told = checked(site, made.report)
     table, problem = made.table, ""
-    if table is None or not told.usable:
+    begun = isinstance(
+        site.gate, StillIn
+    )  # what a run was begun with is compared row by row, however little is left
+    if table is None or not (told.usable or begun):
         table, problem = None, _problem(made.report, told.remarks)
-    elif table.classes and len(np.unique(table.y)) < 2:
+    elif not begun and table.classes and len(np.unique(table.y)) < 2:
         table, problem = None, ONE_CLASS
     kept = None if table is None else ordered(table)
     rows = frozenset(() if kept is None else kept.subjects)

@@ -84,7 +84,8 @@ class Run:
             return dict(result["metrics"])
         for line in result.get("evaluation", {}).get("lines", ()):
             if line["model"] == COMMUNITY and line["of"] == "all" and line["measures"]:
-                return {name: each["value"] for name, each in line["measures"].items()}
+                told = {name: each["value"] for name, each in line["measures"].items()}
+                return {name: value for name, value in told.items() if value is not None}
         if progress := result.get("progress"):
             return {name: value for name, value in progress[-1].items() if name not in _NO_RESULT}
         return dict(versions[-1].metrics) if (versions := self.versions) else {}

@@ -190,11 +190,12 @@ def run_readings(
     carrier = Here(engine) if isinstance(engine, str) else engine
     name = checked_name(name or new_name(study.study.id))
     path = states_of(store, name) / "prepared.json"
-    kept = Prepared.read(path) if store.known(name) is not None else None
+    found = store.known(name)
+    kept = None if found is None else Prepared.read(path)
     made = study_federation(
         study, readings, store, options, now=now, run=name, carrier=carrier, kept=kept, step=step
     )
-    if kept is None:
+    if kept is None and (found is None or found.status == "running"):
         made.prepared.write(path)
     ended = made.federation.run(name, store=store, engine=carrier, watch=watch)
     path.unlink(missing_ok=True)

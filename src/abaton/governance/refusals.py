@@ -57,8 +57,8 @@ _REMEDIES = {
 class Denied(Refused):
     """Something was refused for a reason that a program can act on.
 
-    >>> Denied(Code.FORGED, "the receipt is not genuine").code
-    <Code.FORGED: 'forged'>
+    >>> Denied(RefusalCode.FORGED, "the receipt is not genuine").code
+    <RefusalCode.FORGED: 'forged'>
     """
 
     def __init__(self, code: RefusalCode, what: str, *, where: str = "", reason: str = "") -> None:

@@ -106,8 +106,11 @@ def _results(results: Mapping[str, Any]) -> str:
 
 def _again(about: Mapping[str, Any]) -> str:
     same = ", the one below" if about["engine"] == "virtual" else ""
-    made = f"<p>This program makes the run again, and prints the digest of its community model{same}.</p>"
-    made += f"<pre><code>{text(about['program'])}</code></pre>"
+    if about["program"] is None:
+        made = "<p>The program that made the run makes it again, with the same data, under another name.</p>"
+    else:
+        made = f"<p>This program makes the run again, and prints the digest of its community model{same}.</p>"
+        made += f"<pre><code>{text(about['program'])}</code></pre>"
     made += pairs("Seeds and fingerprints", _AGAIN, {**about, "seed": str(about["seed"])})
     return made + versions_table(about["versions"])
 

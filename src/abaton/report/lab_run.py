@@ -112,10 +112,10 @@ def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _program(name: str, settings: Mapping[str, Any], engine: str) -> str:
-    """A program that makes the run again; under the simulated clock, to the same digest."""
+def _program(name: str, settings: Mapping[str, Any], engine: str) -> str | None:
+    """A program that makes the run again; under the simulated clock, to the same digest. None for one of one's own."""
     if name not in ("policy", "clinics"):
-        return "The program that made it, with the same data: Federation(...).run(name)\n"
+        return None
     where = "" if engine == "virtual" else f", engine={engine!r}"
     return (
         "from pathlib import Path\n"

@@ -60,6 +60,12 @@ class Store:
     """
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
+        if not isinstance(folder, Path):  # a text could as well be the address of a database
+            raise SettingsError(
+                f"the store's folder is a {type(folder).__qualname__}",
+                where="store",
+                remedy="give a pathlib.Path, and the address of a database as Store(folder, url)",
+            )
         self.folder = folder
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)

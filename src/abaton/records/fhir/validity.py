@@ -46,7 +46,7 @@ def problems(record: dict[str, Any]) -> list[ValidityProblem]:
     """Everything that is wrong with a record.
 
     >>> problems({"resourceType": "Patient", "id": "x" * 65})
-    [Problem(path='Patient.id', rule='id is not 1 to 64 letters, digits, hyphens or points')]
+    [ValidityProblem(path='Patient.id', rule='id is not 1 to 64 letters, digits, hyphens or points')]
     """
     return list(_resource(record, top=True))
 
