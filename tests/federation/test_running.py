@@ -261,7 +261,7 @@ def test_a_site_that_everybody_leaves_while_a_run_is_cut_off_stops_and_the_other
         run_study(four.study, four.sites, store, options(four), name="cut", now=NOW, watch=after(12))
     before = rows_of(store, "cut")
     registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
-    everybody = sorted(who_may(registry, four.study.study.id, Action.TRAIN, NOW)[1])
+    everybody = sorted(registry.who_may(four.study.study.id, Action.TRAIN, NOW)[1])
     for person in everybody[left:]:
         registry.withdraw(person, four.study.study.id, datetime.now(UTC))
     registry.database.close()
