@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from abaton.control.adaptive import Thresholds
@@ -240,6 +241,7 @@ Instruction: TypeAlias = Train | Evaluate | Commit | Retire | Publish | Wake | C
 _EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind for kind in (Joined, Left, Arrived, Scored, Failed, Tick, Noted)
 }
+_VALUES = {kind: attrgetter(*kind.__slots__) for kind in _EVENTS.values()}
 
 
 def to_row(event: Event) -> tuple[str, dict[str, Any]]:
@@ -248,8 +250,9 @@ def to_row(event: Event) -> tuple[str, dict[str, Any]]:
     >>> to_row(Left(at=2.0, learner="cleveland"))
     ('Left', {'at': 2.0, 'learner': 'cleveland'})
     """
-    values = ((name, getattr(event, name)) for name in event.__slots__)
-    return type(event).__name__, {name: list(v) if isinstance(v, tuple) else v for name, v in values}
+    kind = type(event)
+    values = zip(kind.__slots__, _VALUES[kind](event), strict=True)
+    return kind.__name__, {name: list(v) if isinstance(v, tuple) else v for name, v in values}
 
 
 def settings_from(values: Mapping[str, Any]) -> TrainSettings:

@@ -97,9 +97,9 @@ class Reader:
         counts(reply.about["score"])
 
 
-def arrival(at: float, task: TrainTask, told: Told, digest: str, size: int) -> Arrived:
-    """The event of an update that is kept under a digest."""
-    metrics = {} if told.loss is None else {"loss": told.loss}
+def arrival(at: float, task: TrainTask, told: Told, digest: str, size: int, **more: float) -> Arrived:
+    """The event of an update that is kept under a digest; more may be told of its way."""
+    metrics = more if told.loss is None else {"loss": told.loss, **more}
     return Arrived(
         at,
         task.learner,

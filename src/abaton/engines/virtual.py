@@ -322,8 +322,8 @@ class VirtualEngine:
         reply = worker.finish(task, update_reply(worker.learner, task, update), before)
         digest = self._keep(reply.payload)
         size = len(reply.payload)
-        made = arrival(self._now, task, Told.of(reply.about), digest, size)
-        return replace(made, metrics={**made.metrics, "upload": self._upload(task.learner, size)})
+        upload = self._upload(task.learner, size)
+        return arrival(self._now, task, Told.of(reply.about), digest, size, upload=upload)
 
     def _send(self, task: TrainTask) -> None:
         self._push(self._now + self._answers[task.key].metrics["upload"], "arrives", task.key)
