@@ -352,6 +352,19 @@ def test_what_is_not_a_number_is_not_told(store):
     assert "brier 0.200" in repr(run)
 
 
+@pytest.mark.postgres
+def test_a_run_is_kept_and_gone_on_with_in_postgresql(new_database, tmp_path):
+    one_class = {"test": Examples(SITES["kos"].x, np.zeros(60, np.int64))}
+    with Store(tmp_path / "store", new_database()) as store:
+        with pytest.raises(Cut):
+            made(**one_class).run("mine", store=store, watch=after(6))
+        run = made(**one_class).run("mine", store=store)
+        assert run.status == "finished"
+        assert set(run.metrics) == {"loss", "accuracy"}
+        with pytest.raises(Refused, match="codec was raw and is fp16"):
+            made(**one_class, codec="fp16").run("mine", store=store)
+
+
 def test_sites_set_validation_examples_aside_when_the_rules_need_them(store):
     federation = made(rules=Rules(rounds=4, training=TRAINING, **POLICIES["AsyncDVW(na)"]), validation=0.2)
     sizes = {name: (len(one.train), len(one.validation)) for name, one in federation.sites.items()}
