@@ -43,7 +43,7 @@ def row(**more) -> RunRow:
         "anonymity": {"k": 5, "columns": ["age"], "levels": [1], "records": 900, "left_out": "<5", "loss": 0.1},
         "cohorts": {"north": "a" * 64, "south": "b" * 64},
         "tables": {"north": "c" * 64, "south": "d" * 64},
-        "software": "abaton 0",
+        "versions": {"abaton": "0"},
     }  # fmt: skip
     curve = {
         "roc": [[0.0, 1.0], [0.0, 1.0]],

@@ -55,13 +55,13 @@ class Dossier:
         maker: What made the federation: a recipe of the lab, a study, or `python`.
         settings: Plain values from which the maker makes the same federation again.
         title: What names of runs begin with; the maker if not given.
-        made_of: Further plain values that belong to what the run is made of: another one is another run.
         facts: Further plain values for those who read the run.
         use: What is needed to use the model: names of columns and classes, how columns were scaled.
         observe: Scores each version of the community model as it is made.
         judge: Judges the run at its end.
         keep: Which versions of the community model stay on disk; all of them if not given.
         memory: How many bytes of the learners' newest models stay in memory; the others go to a file.
+        made_of: Further plain values that belong to what the run is made of: another one is another run.
     """
 
     maker: str = PYTHON

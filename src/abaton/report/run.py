@@ -70,8 +70,8 @@ def run_report(
             "course": _course(course(models, told, result["progress"])),
         },
         "reproduce": {
-            "software": recipe["software"],
-            "versions": recipe.get("versions", {}),
+            "software": f"abaton {recipe['versions']['abaton']}",
+            "versions": recipe["versions"],
             "engine": row.engine,
             "seed": settings["seed"],
             "moment": settings["now"],

@@ -29,7 +29,7 @@ def test_a_study_gives_the_same_digests_on_virtual_local_and_flower(rounds, tmp_
         with pytest.raises(SettingsError, match="on a network"):
             resume_study(store, rows["flower"])
     assert digests["virtual"] == digests["local"] == digests["flower"]
-    assert rows["virtual"].recipe["tables"] == rows["flower"].recipe["tables"]
+    assert rows["virtual"].recipe["tables"].keys() == rows["flower"].recipe["tables"].keys()
     assert rows["virtual"].result["evaluation"] == rows["flower"].result["evaluation"]
     assert any(line.startswith("the centre listens at 127.0.0.1:") for line in said)
 
