@@ -114,6 +114,7 @@ class VirtualEngine:
         self._cycles: dict[str, _Cycle] = {}
         self._refused: set[str] = set()
         self._crew = Crew(learners)
+        self._workers: dict[str, Worker] = {}
         self._seen: set[str] = set()
         self._heap: list[tuple[float, int, str, str]] = []
         self._sequence = 0
@@ -173,7 +174,10 @@ class VirtualEngine:
         return task.key not in self._refused
 
     def _worker(self, task: Task) -> Worker:
-        return Worker(self._learners[task.learner], now=self.now)
+        found = self._workers.get(task.learner)
+        if found is None:
+            found = self._workers[task.learner] = Worker(self._learners[task.learner], now=self.now)
+        return found
 
     def _refuse(self, task: Task, error: AbatonError) -> None:
         _raise_if_a_setting(error)
@@ -246,7 +250,7 @@ class VirtualEngine:
         if refused:
             return Failed(self._now, task.learner, name, REFUSED)
         assert answer is not None
-        return replace(answer, at=self._now)
+        return _arrived(answer, self._now)
 
     def _score(self, task: Task) -> Event:
         try:
@@ -336,6 +340,14 @@ class VirtualEngine:
     def _push(self, at: float, kind: str, name: str) -> None:
         heapq.heappush(self._heap, (at, self._sequence, kind, name))
         self._sequence += 1
+
+
+def _arrived(answer: Arrived, at: float) -> Arrived:
+    """An answer at the time it arrives; written out, since this is done for every update."""
+    return Arrived(
+        at, answer.learner, answer.task, answer.payload, answer.size, answer.steps, answer.examples, answer.metrics,
+        answer.score, answer.cohort,
+    )  # fmt: skip
 
 
 def _raise_if_a_setting(error: AbatonError) -> None:
