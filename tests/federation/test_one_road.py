@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from abaton.cli.app import app
 from abaton.control import POLICIES, Rules, TrainSettings
 from abaton.errors import Refused, SettingsError
 from abaton.federation import Federation, Holding, Run
+from abaton.federation.secret import kept_secret
 from abaton.lab.poison import Noise
 from abaton.learning import Examples, SklearnModel, TorchModel, logistic, mlp
 from abaton.store import Journal, Store
@@ -383,3 +385,31 @@ def test_importing_abaton_loads_nothing_and_using_a_name_loads_its_room():
         "assert 'abaton.study' not in sys.modules and 'abaton.governance' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-S", "-c", "import site; site.main()\n" + code], check=True)
+
+
+def test_what_learners_kept_is_gone_when_the_run_has_ended_and_the_secret_stays(store):
+    federation = made(codec="error_feedback | stc(sparsity=0.2)")
+    with pytest.raises(Cut):
+        federation.run("mine", store=store, engine="local", watch=after(8))
+    states = store.folder / "states" / "mine"
+    assert list((states / "learners").glob("*.safetensors"))
+    federation.run("mine", store=store, engine="local")
+    kept = sorted(path.suffix for path in states.rglob("*") if path.is_file())
+    assert kept == [".secret"] * 4, "of each site, and of the test examples: the same run is known by them"
+    assert all(path.stat().st_mode & 0o077 == 0 for path in states.rglob("*.secret"))
+
+
+def test_a_secret_is_drawn_once_however_many_ask_for_it(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        drawn = set(pool.map(lambda _: kept_secret(tmp_path / "states", "athens"), range(64)))
+    assert len(drawn) == 1
+    assert [path.suffix for path in (tmp_path / "states").iterdir()] == [".secret"]
+
+
+def test_who_is_told_to_go_on_with_a_run_of_a_program(store):
+    with pytest.raises(Cut):
+        made().run("mine", store=store, watch=after(6))
+    shown = CliRunner().invoke(app, ["show", "mine", "--store", str(store.folder)])
+    assert "run('mine') in its program" in " ".join(shown.stderr.split())
+    with pytest.raises(SettingsError, match=r"run\('mine'\) in its program"):
+        Run(store, "mine").report()

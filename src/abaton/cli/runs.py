@@ -199,6 +199,7 @@ def summary(store: Store, row: RunRow) -> dict[str, Any]:
         "run": row.run,
         "created": row.created[:19],
         "engine": row.engine,
+        "made_by": row.recipe["name"],
         "status": status,
         "reason": result.get("reason"),
         "versions": result.get("version"),
@@ -212,7 +213,12 @@ def summary(store: Store, row: RunRow) -> dict[str, Any]:
 def tell_outcome(data: dict[str, Any]) -> None:
     """Say how a run ended, on stderr."""
     if data["status"] == "interrupted":
-        note(f"run {data['run']} was cut off: bring it to its end with 'abaton resume {data['run']}'")
+        again = (
+            f"run('{data['run']}') in its program"
+            if data["made_by"] == "python"
+            else f"abaton resume {data['run']}"
+        )
+        note(f"run {data['run']} was cut off: bring it to its end with '{again}'")
     elif data["versions"] is not None:
         why = "" if data["status"] == "finished" else f" ({data['reason']})"
         clock = "simulated seconds" if data["engine"] == "virtual" else "seconds"

@@ -3,7 +3,17 @@
 from abaton.engines.checkpoint import Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
-from abaton.engines.living import MEMORY, Ended, Running, live, local, on_ray, status_of, virtual
+from abaton.engines.living import (
+    MEMORY,
+    Ended,
+    Running,
+    forget_memories,
+    live,
+    local,
+    on_ray,
+    status_of,
+    virtual,
+)
 from abaton.engines.local import LocalEngine
 from abaton.engines.ray import RayEngine
 from abaton.engines.replay import Replayed, Resumed
@@ -26,6 +36,7 @@ __all__ = [
     "Task",
     "TrainTask",
     "VirtualEngine",
+    "forget_memories",
     "live",
     "local",
     "on_ray",

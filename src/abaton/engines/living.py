@@ -21,6 +21,7 @@ from abaton.engines.virtual import Profile, VirtualEngine
 from abaton.learning import Learner, Model
 from abaton.store import Journal, SlotFile
 
+_MEMORIES = "learners"
 MEMORY = 4 * 2**30
 """How many bytes of the learners' newest models stay in memory; the others go to a file."""
 
@@ -127,12 +128,16 @@ def status_of(outcome: Outcome, rules: Rules) -> str:
     return "finished" if done else "stopped" if outcome.reason == SPENT else "failed"
 
 
+def forget_memories(running: Running) -> None:
+    """Remove what the learners of a run on this machine have kept: nobody needs it when the run has ended."""
+    shutil.rmtree(running.states / _MEMORIES, ignore_errors=True)
+
+
 def _memories(running: Running) -> Path:
     """Where the learners of a run keep what they must remember; a run that has not begun has left nothing there."""
-    folder = running.states / "learners"
     if not running.journal.known:
-        shutil.rmtree(folder, ignore_errors=True)
-    return folder
+        forget_memories(running)
+    return running.states / _MEMORIES
 
 
 def _answers(journal: Journal) -> Iterator[Arrived]:

@@ -25,7 +25,7 @@ import numpy as np
 from abaton.codecs import Pipeline, parse
 from abaton.control import Asynchronous, Rules
 from abaton.control.score import MEASURES, VALUE_MEASURES
-from abaton.engines import MEMORY, Outcome, Running, live, status_of
+from abaton.engines import MEMORY, Outcome, Running, forget_memories, live, status_of
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import Refused, SettingsError
 from abaton.federation.carriers import Carrier, Here
@@ -59,6 +59,8 @@ class Dossier:
         use: What is needed to use the model: names of columns and classes, how columns were scaled.
         observe: Scores each version of the community model as it is made.
         judge: Judges the run at its end.
+        begin: Called before a new run is entered in the store, while nobody else can begin it.
+        end: Called when the run has ended.
         keep: Which versions of the community model stay on disk; all of them if not given.
         memory: How many bytes of the learners' newest models stay in memory; the others go to a file.
         made_of: Further plain values that belong to what the run is made of: another one is another run.
@@ -73,6 +75,8 @@ class Dossier:
     use: Mapping[str, Any] = field(default_factory=dict)
     observe: Observer | None = None
     judge: Judge | None = None
+    begin: Callable[[], None] = lambda: None
+    end: Callable[[], None] = lambda: None
     keep: Keep | None = None
     memory: int = MEMORY
 
@@ -164,6 +168,7 @@ class Federation:
             created = datetime.now(UTC).isoformat()
             recipe, layout = self._recipe(made), self.model.layout.digest
             found = RunRow(name, created, carrier.name, recipe, layout, "running", None)
+            self.dossier.begin()
             store.add_run(found)
         elif changed := differences(found.recipe.get("fingerprint", {}), made):
             raise Refused(
@@ -194,6 +199,8 @@ class Federation:
         # Step 3: the result is judged, and kept.
         judged = (self.dossier.judge or self._judge)(store, row, outcome)
         store.finish_run(row.run, status_of(outcome, self.rules), {**asdict(outcome), **judged})
+        forget_memories(running)
+        self.dossier.end()
 
     def _learners(self, store: Store, run: str, carrier: Carrier) -> dict[str, Learner]:
         seed, states = self.rules.seed, states_of(store, run)

@@ -7,9 +7,10 @@ kept in the folder where the site keeps its learner's memory, readable by its ac
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
-from abaton.files import replacing
+from abaton.files import begun_name
 from abaton.store import digest_of, writing
 
 _LENGTH = 32
@@ -23,11 +24,13 @@ def simulated_secret(seed: int, site: str) -> bytes:
 def kept_secret(folder: Path, site: str) -> bytes:
     """The secret of a site in a run, drawn when it is first asked for."""
     path = folder / f"{digest_of(site.encode())[:32]}.secret"
-    if path.exists():
-        return path.read_bytes()
-    drawn = secrets.token_bytes(_LENGTH)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with replacing(path, mode=0o600) as begun:
-            begun.write_bytes(drawn)
-    return drawn
+    if not path.exists():
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            drawn = folder / begun_name(secrets.token_hex(8))
+            drawn.touch(mode=0o600)
+            drawn.write_bytes(secrets.token_bytes(_LENGTH))
+            with suppress(FileExistsError):  # whoever was first has drawn it for all
+                path.hardlink_to(drawn)
+            drawn.unlink()
+    return path.read_bytes()

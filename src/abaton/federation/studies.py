@@ -189,17 +189,8 @@ def run_readings(
     """
     carrier = Here(engine) if isinstance(engine, str) else engine
     name = checked_name(name or new_name(study.study.id))
-    path = states_of(store, name) / "prepared.json"
-    found = store.known(name)
-    kept = None if found is None else Prepared.read(path)
-    made = study_federation(
-        study, readings, store, options, now=now, run=name, carrier=carrier, kept=kept, step=step
-    )
-    if kept is None and (found is None or found.status == "running"):
-        made.prepared.write(path)
-    ended = made.federation.run(name, store=store, engine=carrier, watch=watch)
-    path.unlink(missing_ok=True)
-    return ended
+    made = study_federation(study, readings, store, options, now=now, run=name, carrier=carrier, step=step)
+    return made.run(name, store=store, engine=carrier, watch=watch)
 
 
 def resume_study(
@@ -223,14 +214,6 @@ def resume_study(
     return run_study(study, files, store, options, name=row.run, engine=row.engine, watch=watch, step=step)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepares:
-    """A study's federation, and what its run was prepared with."""
-
-    federation: Federation
-    prepared: Prepared
-
-
 def study_federation(
     study: Study,
     readings: Sequence[Reading],
@@ -240,16 +223,17 @@ def study_federation(
     now: datetime,
     run: str,
     carrier: Carrier,
-    kept: Prepared | None = None,
     step: Step = lambda words: None,
-) -> Prepares:
-    """The federation of a study whose sites have been read."""
+) -> Federation:
+    """The federation of a study whose sites have been read; of a run that goes on, as it was prepared."""
     strange = set(options.profiles) - {each.name for each in readings}
     if strange:
         raise SettingsError(
             f"there is a profile of '{min(strange)}', but no such site", where="profiles", remedy="remove it"
         )
     states, simulated = states_of(store, run), carrier.name == "virtual"
+    path = states / "prepared.json"
+    kept = None if store.known(run) is None else Prepared.read(path)
     keyed = [
         replace(each, key=each.key + carrier.secret(options.seed, each.name, states)) for each in readings
     ]
@@ -261,7 +245,7 @@ def study_federation(
     }
     files = [str(Path(each.file.name).resolve()) for each in readings]
     about = _About(study, members, sites, options, files, now, run, simulated)
-    federation = Federation(
+    return Federation(
         about.learning.model(features=len(members.columns), classes=len(members.classes)),
         sites,
         about.learning.rules(len(sites), seed=options.seed),
@@ -274,9 +258,10 @@ def study_federation(
             facts=about.facts() if kept is None else {},
             use=use_of(members.columns, members.classes, members.prepared.scale),
             judge=lambda opened, row, outcome: about.judged(opened, row, outcome, step),
+            begin=lambda: members.prepared.write(path),
+            end=lambda: path.unlink(missing_ok=True),
         ),
     )
-    return Prepares(federation, members.prepared)
 
 
 def use_of(columns: Sequence[Column], classes: Sequence[str], scale: Scale) -> dict[str, Any]:

@@ -38,7 +38,9 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
         raise SettingsError(
             f"run '{row.run}' has not ended",
             where="report",
-            remedy=f"bring it to its end with 'abaton resume {row.run}'",
+            remedy=f"bring it to its end with run('{row.run}') in its program"
+            if recipe["name"] == "python"
+            else f"bring it to its end with 'abaton resume {row.run}'",
         )
     settings = recipe["settings"]
     went = course(models, events, result.get("progress", ()))
