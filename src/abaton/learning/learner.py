@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 from abaton.codecs import GaussianNoise, Key, Pipeline
 from abaton.control.adaptive import sends
@@ -79,6 +81,17 @@ def cycle_ends(settings: TrainSettings, losses: Sequence[float], epoch: Epoch, c
     return stale or epoch.number >= settings.epochs or sends(losses, settings.adaptive)
 
 
+class _Blank(ISeedSequence):
+    """Seeds a generator whose state is set anyway: mixing a seed would cost more than a small epoch's shuffle."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        """Zeros."""
+        return np.zeros(n_words, dtype)
+
+
+_BLANK = _Blank()
+
+
 class Learner:
     """Trains on one site's examples.
 
@@ -115,7 +128,6 @@ class Learner:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
         self.validation, self.secret, self.batch = validation, secret, batch
         self.policy: SitePolicy = ADMITS_ALL
-        self._chance: np.random.Generator | None = None
         self.forget()
 
     @classmethod
@@ -299,16 +311,15 @@ class Learner:
         return hashlib.blake2b(text, digest_size=32, person=b"abaton-task-1").digest()
 
     def _generator(self, task: str) -> np.random.Generator:
-        """Everything random in a task; a new generator each time would cost more than a small epoch's shuffle."""
+        """Everything random in a task, from the run's seed, the learner's name and the task."""
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()
         digest = hashlib.blake2b(text, digest_size=32).digest()
         state, stream = int.from_bytes(digest[:16], "little"), int.from_bytes(digest[16:], "little") | 1
-        if self._chance is None:
-            self._chance = np.random.Generator(np.random.PCG64(0))
-        self._chance.bit_generator.state = {
+        bits = np.random.PCG64(_BLANK)  # type: ignore[arg-type]  # which takes any such sequence
+        bits.state = {
             "bit_generator": "PCG64",
             "state": {"state": state, "inc": stream},
             "has_uint32": 0,
             "uinteger": 0,
         }
-        return self._chance
+        return np.random.Generator(bits)
