@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock
 NAME   ?= all
+COUNT  ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-hosts check bench docs clean
+.PHONY: help demo test test-all test-hosts check fuzz citizen bench docs locked lock sbom clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +39,21 @@ check: $(STAMP) ## Lint and type-check (ruff, mypy strict)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+fuzz: $(STAMP) ## Send a million mutated answers and a million mutated questions (COUNT=20000 for fewer)
+	@ABATON_FUZZ=$(COUNT) $(BIN)/python -m pytest -m '' tests/attacks/test_mutated.py
+
+PAGE   := src/abaton/citizen/page
+BUILT  := src/abaton/citizen/built
+
+# Python for browsers comes from npm and, for one compiled part, from a wheel; both are pinned by their hashes.
+citizen: $(STAMP) ## Build the citizen's page (needs node 20 and npm)
+	@cd $(PAGE) && npm ci --ignore-scripts --no-audit --no-fund --silent && npm run --silent check
+	@rm -rf $(PAGE)/node_modules/.wheels
+	@$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
+	  --platform pyemscripten_2026_0_wasm32 --python-version 3.14 --implementation cp --abi cp314 \
+	  --dest $(PAGE)/node_modules/.wheels --requirement $(PAGE)/parts.txt
+	@cd $(PAGE) && node build.mjs node_modules/.wheels ../built
+
 bench: $(STAMP) ## Run the benchmarks (NAME=engine for one of them)
 	@$(BIN)/abaton bench $(NAME)
 
@@ -45,6 +61,21 @@ docs: $(STAMP) ## Build the documentation site into site/
 	@$(PIP) -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# Everything but torch by the hash of its file; torch has several builds of one version, see docs/adr/0208-two-locks.md.
+locked: ## Install everything that the lock names, each file by its hash, and check it
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps $(AGAIN) -r requirements.hashes
+	@$(PIP) torch
+	@$(BIN)/python -m tools.lock check
+
+lock: $(STAMP) ## Write requirements.hashes anew after a change of requirements.lock
+	@$(PIP) uv
+	@$(BIN)/python -m tools.lock make
+
+sbom: $(STAMP) ## Write the bill of materials (CycloneDX) to sbom.cdx.json
+	@$(BIN)/python -m tools.sbom sbom.cdx.json
+	@echo "sbom.cdx.json"
+
 clean: ## Remove everything that was built or installed here
-	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BUILT) $(PAGE)/node_modules dist build site sbom.cdx.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

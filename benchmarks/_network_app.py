@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +17,13 @@ from abaton.control.draw import round_key
 from abaton.engines import Driver
 from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Place, Post
 from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.grid import place_of
+from abaton.engines.flower.resident import place_of
 from abaton.files import replacing
 from abaton.learning import Examples, Learner, mlp
 from abaton.store import Journal, Store
 
 SITES = ("north", "south")
+PING = "ping"
 FEATURES, HIDDEN = 60, (512, 400)
 CODECS = {
     "raw": "raw",
@@ -52,31 +54,38 @@ def learner(site: str, codec: Pipeline) -> Learner:
 
 
 class AnyRun:
-    """Answers with the codec that the run is called after; for FedAvg, with a whole model."""
+    """Answers with the codec that the run is called after; a ping is answered at once."""
 
     def __init__(self, site: str, place: Place) -> None:
         self.site, self.place = site, place
 
     def answer(self, parcel: Parcel) -> Parcel:
         """Do what a message asks."""
-        if parcel.kind == "fedavg":
-            return self._whole(parcel)
+        if parcel.about.get("run") == PING:
+            return Parcel("answer", {"site": self.site}, parcel.blobs)
         return Desk(learner(self.site, codec_of(parcel.about["run"])), self.place).answer(parcel)
-
-    def _whole(self, parcel: Parcel) -> Parcel:
-        """The same learner's training as in our runs; what it sends is added to where it started."""
-        codec, version = codec_of("raw"), int(parcel.about["version"])
-        start = np.frombuffer(parcel.blobs["model"], np.float32)
-        mine = learner(self.site, codec)
-        made = mine.train(f"fedavg {version}", version, start, SETTINGS)
-        change = codec.decode(made.payload, MODEL.layout, Key(round_key(0, version), self.site))
-        about = {"num-examples": mine.size(SETTINGS), "loss": made.loss}
-        return Parcel("answer", about, {"model": (start + change).tobytes()})
 
 
 def open_desk(config: Mapping[str, Any]) -> AnyRun:
-    """What answers a node's messages."""
+    """What answers a site's messages."""
     return AnyRun(str(config["site"]), place_of(config))
+
+
+def ping(post: Post, about: str) -> None:
+    """A controller that does nothing but ask one node after the other, and say when it was answered."""
+    report, count = Path(about), 0
+    while True:
+        for node in post.nodes():
+            letter = post.send(node, Parcel("query", {"run": PING}), 600.0)
+            answer = None
+            while letter and answer is None:
+                time.sleep(0.05)
+                post.nodes()
+                answer = post.collect([letter]).get(letter)
+            if isinstance(answer, Parcel):
+                count += 1
+                with replacing(report, sync=False) as begun:
+                    begun.write_text(json.dumps([os.getpid(), count, time.time()]))
 
 
 class Marks:
@@ -101,7 +110,7 @@ class Marks:
 
 
 def conduct(post: Post, about: str) -> None:
-    """Our controller; Flower calls it at the centre."""
+    """Our controller, in a process of its own at the centre."""
     told = json.loads(about)
     codec, marks = codec_of(told["run"]), Marks(told)
     rules = Rules(len(SITES), told["rounds"], training=SETTINGS, pacing=Synchronous())

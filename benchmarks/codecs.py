@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from abaton.bench import Measure
 
-PARTS = ("error", "speed", "size", "accuracy")
+PARTS = ("error", "speed", "plain", "size", "accuracy")
 
 
 def run() -> list[Measure]:

@@ -24,7 +24,10 @@ import httpx
 import numba
 
 from abaton.bench import Measure, at_least, at_most
-from abaton.lab.clinics import federation
+from abaton.control import Rules, TrainSettings
+from abaton.federation import Federation
+from abaton.lab.hospitals import tables
+from abaton.learning import mlp
 from abaton.store import Journal, ModelRow, RunRow, Store
 
 RUNS, EVENTS, LARGE = 100, 100_000, 40_000
@@ -152,7 +155,8 @@ def lived(store: Store, address: str = "", server: int = 0) -> Lived:
         thread.start()
     served_before = worked(server) if server else 0.0
     clock, work = time.perf_counter(), time.process_time()
-    made = federation(seed=1, rounds=ROUNDS, scale=0.3)
+    rules = Rules(rounds=ROUNDS, seed=1, training=TrainSettings(epochs=2, batch_size=32, learning_rate=0.1))
+    made = Federation(mlp(features=8, classes=2, hidden=(16,)), tables(seed=1, scale=0.3), rules)
     made.run(store=store, watch=lambda state, event: begun.set())
     seconds, own = time.perf_counter() - clock, time.process_time() - work
     if not address:

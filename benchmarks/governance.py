@@ -43,10 +43,9 @@ from abaton.governance import (
 )
 from abaton.governance.keys import lock, write_ring
 from abaton.governance.statements import read_receipt
-from abaton.governance.tags import tag
-from abaton.governance.times import stamp
+from abaton.governance.words import stamp, tag
 from abaton.records.deid.pseudonyms import MappingRow
-from abaton.site import CentreClient
+from abaton.site import CentreClient, Web
 from abaton.store import Database
 
 ROWS, BATCH, LOOKUPS = 100_000, 1_000, 2_000
@@ -82,7 +81,7 @@ def _consents(folder: Path) -> list[Measure]:
         registry.publish("bench", "ab" * 32, NOW, ends=None, keep_until=None)
         people = {tag(KEY, "subject", str(i)): NOW + timedelta(days=30 + i % 300) for i in range(PEOPLE)}
         start = time.perf_counter()
-        registry.enrol_many(people, "bench", "ab" * 32, NOW)
+        registry.enrol(people, "bench", "ab" * 32, NOW)
         enrolled = time.perf_counter() - start
         start = time.perf_counter()
         _, everybody = registry.who_may("bench", Action.TRAIN, NOW)
@@ -198,7 +197,6 @@ from pathlib import Path
 from abaton.governance import Inbox, metadata
 from abaton.governance.keys import read_ring
 from abaton.governance.service import Centre, Limits, Listen, serve
-from abaton.site import CentreClient
 from abaton.store import Database
 folder = Path(sys.argv[1])
 ring = read_ring(folder / "centre.keys", b"benchmark")
@@ -255,18 +253,18 @@ class _Load(threading.Thread):
     def __init__(self, address: str, centre: Ring, site: Ring, folder: Path) -> None:
         super().__init__()
         self.site, self.centre, self.folder = site, centre, folder
-        self.client = CentreClient(address, centre.public, site.signing, part=PART)
+        self.client = CentreClient(Web(address, keeps_line=True), centre.public, site.signing, part=PART)
         self.seconds: list[float] = []
         self.receipts = 0
-        once = self.client._once
+        ask = self.client.ask
 
         def timed(*asked: Any) -> Any:
             start = time.perf_counter()
-            answer = once(*asked)
+            answer = ask(*asked)
             self.seconds.append(time.perf_counter() - start)
             return answer
 
-        self.client._once = timed  # type: ignore[method-assign]
+        self.client.ask = timed  # type: ignore[method-assign]
 
     def run(self) -> None:
         find, to = verifier([self.centre.public.signing]), self.centre.public.sealing

@@ -9,7 +9,6 @@ four times slower. Baselines train on the validation subjects, too, for as many 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import shutil
@@ -56,14 +55,10 @@ def run() -> list[Measure]:
 
 
 def _write(folder: Path) -> None:
-    """The example with its records and a key."""
+    """The example with its files and a key."""
     shutil.copytree(EXAMPLE / "sites", folder / "sites")
-    spec = importlib.util.spec_from_file_location("heart_convert", EXAMPLE / "convert.py")
-    assert spec is not None
-    assert spec.loader is not None
-    convert = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(convert)
-    convert.convert(DATA / "heart", folder / "records")
+    shutil.copy(EXAMPLE / "mapping.toml", folder / "mapping.toml")
+    shutil.copytree(DATA / "heart", folder / "files")
     (folder / "study.key").touch(mode=0o600)
     (folder / "study.key").write_bytes(secrets.token_bytes(32))
 

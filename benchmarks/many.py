@@ -27,8 +27,7 @@ from abaton.bench import Measure, at_most
 from abaton.codecs import parse
 from abaton.control import POLICIES, ByStaleness, Rules, Synchronous, TrainSettings, community_model
 from abaton.engines import Driver, Profile, VirtualEngine
-from abaton.learning import Examples, Learner, Score, Trained
-from abaton.learning.model import Enough, Way
+from abaton.learning import Examples, Learner, Lesson, Model, Score, Trained
 from abaton.store import Journal, Keep, Store
 from abaton.vectors import Layout, Role, Tensor, Vector
 
@@ -38,10 +37,8 @@ SMALL, LARGE = 100, 10_000  # parameters
 UPDATES = 20_000
 
 
-class Still:
+class Still(Model):
     """A model that is trained by adding a constant."""
-
-    remembers = False
 
     def __init__(self, size: int) -> None:
         self.layout = Layout([Tensor("weight", (size,), Role.DENSE)])
@@ -50,23 +47,11 @@ class Still:
         """Zeros."""
         return self.layout.zeros()
 
-    def way(self, data: Examples) -> Way:
-        """One after the other."""
-        return "here"
-
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """One."""
         return 1
 
-    def epochs(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-        enough: Enough | None = None,
-    ) -> Iterator[Trained]:
+    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
         """Add a constant, always the same."""
         while True:
             yield Trained(vector + np.float32(0.001), 1, 0.0)

@@ -1,13 +1,8 @@
-"""A real network on hosts with lines of 1 Mbit/s: time to an accuracy by codec, and overhead beside Flower's FedAvg.
+"""A real network: what a message costs, what comes back how soon after kill -9, a whole study, and slow lines.
 
-A centre and two sites are network namespaces; bytes are what the kernel counted on the sites' interfaces, with TLS,
-heartbeats and polling, unless a row says that the idle traffic was taken off. Most of a round is Flower's polling and
-process starts, so compare rows of one run with each other only.
-
-Beside FedAvg everything is the same (model, learner, the two nodes that train, rounds, float32 updates, no evaluation)
-but what rows name. `FedAvg` trains in the process that Flower starts for each message and so imports the learner each
-time; `FedAvg with our desk` asks the program that stays, as ours does. What is left between that and ours: Flower's
-strategies look for answers every 3 s, ours every 0.2 s; and our models go down as differences.
+On loopback first, with TLS, node keys and the gate: a centre, its SuperLink and four sites, all on this machine. Then
+the heart study of `examples/heart` from records to a judged model, over the same programs. Where the machine allows
+network namespaces (root), the same model goes over lines of 1 Mbit/s by codec; bytes are the kernel's own count.
 """
 
 from __future__ import annotations
@@ -15,52 +10,31 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
+import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from abaton.bench import Measure
+from abaton.bench import Measure, at_least, at_most
+from abaton.cli.output import note
 
 PATIENCE = 600.0
-PLAIN_ROUNDS, TURNS = 5, 2
-IDLE = 60.0
-
-_FEDAVG = {
-    "pyproject.toml": """[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "fedavg-app"
-version = "1.0.0"
-description = "Flower's own FedAvg, to be measured beside."
-license = "Apache-2.0"
-dependencies = ["flwr>=1.41,<1.42"]
-
-[tool.flwr.app]
-publisher = "abaton"
-
-[tool.flwr.app.components]
-serverapp = "fedavg_app.server:app"
-clientapp = "fedavg_app.client:app"
-
-[tool.flwr.app.config]
-about = ""
-""",
-    "fedavg_app/__init__.py": "",
-    "fedavg_app/server.py": "from flwr.serverapp import ServerApp\nfrom _network_fedavg import serve\n\n"
-    "app = ServerApp()\napp.main()(serve)\n",
-    "fedavg_app/client.py": "from flwr.clientapp import ClientApp\nfrom _network_fedavg import train\n\n"
-    "app = ClientApp()\napp.train()(train)\n",
-}
+TRIPS, RUNS, ASKED = 60, 3, 5
+SITES = ("north", "south", "eastern", "western-isles")
+SLOW_SITES = SITES[:2]
+LARGE = 20 << 20
+BEFORE = {"trip": 5.1, "node": 62.0, "cpu": 1.3}
+"""What was measured with Flower's own node and its process for every message, for the names of the rows."""
 
 
 class Mark(NamedTuple):
@@ -73,19 +47,18 @@ class Mark(NamedTuple):
 
 
 def run() -> list[Measure]:
-    """All measurements; none where the machine has no network namespaces or no Flower."""
-    hosts = _beside("_hosts")
-    if why := hosts.why_not() or ("" if importlib.util.find_spec("flwr") else "Flower is missing"):
-        return [Measure(f"not measured: {why}", 0.0, "")]
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        measured = _Federation(hosts.Hosts(["centre", *_SITES]), hosts.counted, folder)
-        stack.callback(measured.stop)
-        measured.start()
-        return [*_beside_fedavg(measured), *_by_codec(measured)]
-
-
-_SITES = ("north", "south")
+    """All measurements; none without Flower."""
+    if importlib.util.find_spec("flwr") is None:
+        return [Measure("not measured: Flower is missing", 0.0, "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path[1:]])
+    made: list[Measure] = []
+    for part in (_on_loopback, _heart, _on_slow_lines):
+        for measure in part():
+            note(
+                f"network: {measure.name}: {measure.value:.4g} {measure.unit}"
+            )  # the whole takes a quarter of an hour
+            made.append(measure)
+    return made
 
 
 def _beside(name: str) -> ModuleType:
@@ -97,160 +70,351 @@ def _beside(name: str) -> ModuleType:
     return module
 
 
-class _Federation:
-    """A centre and two sites, each on its own host."""
+def _until(so: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (found := so()):
+        if time.monotonic() > end:
+            raise TimeoutError("the network does not answer")
+        time.sleep(0.02)
+    return found
 
-    def __init__(self, net: Any, counted: Callable[[Sequence[str]], tuple[int, int]], folder: Path) -> None:
-        self.net, self.folder, self._counted = net, folder, counted
-        self._spaces = [net.space(site) for site in _SITES]
-        self.sites: dict[str, Any] = {}
-        self.centre: Any = None
-        here = str(Path(__file__).parent)
-        os.environ["PYTHONPATH"] = os.pathsep.join([here, *sys.path[1:]])
 
-    def start(self) -> None:
+# ---- on loopback ------------------------------------------------------------------------------------------------
+
+
+class _Programs:
+    """A centre and its sites; one thread starts them and keeps them running."""
+
+    def __init__(self, folder: Path, host: str, port: int, sites: Sequence[str]) -> None:
         from abaton.engines.flower.centre import Address, Centre
-        from abaton.engines.flower.certificates import issue, node_key
-        from abaton.engines.flower.nodes import ROLES, Membership, Nodes
+        from abaton.engines.flower.certificates import issue
+        from abaton.engines.flower.membership import Membership, SitePrograms
 
-        self.net.start()
-        address = Address(self.net.addresses["centre"], 8443)
-        own = issue(self.folder / "certificates", address.hosts, datetime.now(UTC))
-        self.centre = Centre(self.folder / "centre", address, own, print)
-        with self.net.on("centre"):
-            self.centre.start()
-        for site in _SITES:
-            member = Membership(
-                site, str(address), own.authority, "_network_app:open_desk", self.folder / site
+        self.folder, address = folder, Address(host, port)
+        own = issue(folder / "certificates", address.hosts, datetime.now(UTC))
+        self.centre = Centre(folder / "centre", address, own, lambda _: None)
+        self.sites = {
+            site: SitePrograms(
+                Membership(site, str(address), own.authority, "_network_app:open_desk", folder / site),
+                lambda _: None,
             )
-            self.sites[site] = Nodes(member, print)
-            for role in ROLES:
-                _, public = node_key(self.sites[site].key(role))
-                with self.net.on("centre"):
-                    self.centre.admit(public, site, role)
-            with self.net.on(site):
-                self.sites[site].start()
+            for site in sites
+        }
+        self.kept: list[Any] = []
+
+    def admit(self) -> None:
+        for site, programs in self.sites.items():
+            programs.make_key()
+            self.centre.admit(programs.public_key(), site)
+
+    def watch(self) -> None:
+        for programs in (self.centre, *self.sites.values(), *self.kept):
+            programs.watch()
 
     def stop(self) -> None:
-        for nodes in self.sites.values():
-            nodes.stop()
-        if self.centre is not None:
-            self.centre.stop()
-        self.net.stop()
+        for programs in (*self.kept, *self.sites.values(), self.centre):
+            programs.stop()
 
-    def wait(self, until: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not until():
-            if time.monotonic() > end:
-                raise TimeoutError(f"see {self.folder}")
-            time.sleep(0.25)
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        started, ended = threading.Event(), threading.Event()
 
-    def ours(self, run: str, rounds: int) -> list[Mark]:
-        """Our controller's run, called after its codec."""
-        told = self._told(run, rounds)
-        with self.net.on("centre"):
-            self.centre.submit("_network_app:conduct", json.dumps(told))
-        return self._marks(told)
+        def tend() -> None:
+            for programs in self.sites.values():
+                programs.start()
+            started.set()
+            while not ended.wait(0.05):
+                self.watch()
 
-    def fedavg(self, run: str, rounds: int, *, desk: bool) -> list[Mark]:
-        """A run of Flower's FedAvg; with a desk, the one that stays trains for it."""
-        from abaton.engines.flower.keeper import call, surroundings
-
-        app, told = self.folder / "fedavg", {**self._told(run, rounds), "desk": desk}
-        for name, text in _FEDAVG.items():
-            (app / name).parent.mkdir(parents=True, exist_ok=True)
-            (app / name).write_text(text)
-        settings = self.folder / "fedavg.toml"
-        settings.write_text(f"about = {json.dumps(json.dumps(told))}\n")
-        with self.net.on("centre"):
-            words = ["flwr", "run", str(app), "--run-config", str(settings), "--format", "json"]
-            call(words, surroundings(self.centre.folder / "flwr"), where="fedavg")
-        return self._marks(told)
-
-    def idle(self) -> tuple[float, float]:
-        """Bytes that all nodes send and receive in a second while there is nothing to do."""
-        before = self._counted(self._spaces)
-        time.sleep(IDLE)
-        sent, received = (now - then for now, then in zip(self._counted(self._spaces), before, strict=True))
-        return sent / IDLE, received / IDLE
-
-    def _told(self, run: str, rounds: int) -> dict[str, Any]:
-        store, report = self.folder / "store", self.folder / f"{run}.json"
-        store.mkdir(exist_ok=True)
-        paths = {"store": str(store), "centre": str(self.centre.folder), "report": str(report)}
-        return {"run": run, "rounds": rounds, "spaces": self._spaces, **paths}
-
-    def _marks(self, told: dict[str, Any]) -> list[Mark]:
-        report = Path(told["report"])
-        self.wait(report.exists)
-        return [Mark(*row) for row in json.loads(report.read_text())]
+        thread = threading.Thread(target=tend)
+        try:
+            self.centre.start()
+            self.admit()
+            thread.start()
+            started.wait()
+            yield
+        finally:
+            ended.set()
+            if thread.ident:
+                thread.join()
+            self.stop()
 
 
-def _beside_fedavg(measured: _Federation) -> list[Measure]:
-    """Three kinds of run in turns: two nodes train, by the same learner, and send 32 bits for each number."""
-    kinds: dict[str, Callable[[str], list[Mark]]] = {
-        "FedAvg": lambda turn: measured.fedavg(f"fedavg {turn}", PLAIN_ROUNDS, desk=False),
-        "FedAvg with our desk": lambda turn: measured.fedavg(f"desk {turn}", PLAIN_ROUNDS, desk=True),
-        "ours": lambda turn: measured.ours(f"raw {turn}", PLAIN_ROUNDS),
-    }
-    runs: dict[str, list[list[Mark]]] = {name: [] for name in kinds}
-    for turn in range(TURNS):
-        for name, live in kinds.items():
-            runs[name].append(live(str(turn)))
-    idle = measured.idle()
-    costs = {name: _cost(marks, idle) for name, marks in runs.items()}
-    made = [
-        Measure(f"idle, four nodes: {way}", each, "bytes/s") for way, each in zip(_WAYS, idle, strict=True)
+def _on_loopback() -> list[Measure]:
+    from abaton.engines.flower.centre import open_post
+    from abaton.engines.flower.programs import free_port
+
+    with tempfile.TemporaryDirectory() as place:
+        programs = _Programs(Path(place), "127.0.0.1", free_port(), SITES)
+        with programs.running():
+            note("network: round trips")
+            with open_post(programs.centre.folder) as post:
+                _until(lambda: len(post.nodes()) == len(SITES))
+                made = [*_trips(programs, post), *_hostile(programs, post)]
+            note("network: several runs at once")
+            made += _at_once(programs)
+            note("network: kill -9")
+            return [*made, *_kills(programs)]
+
+
+def _asked(post: Any, node: int, blob: bytes = b"", kind: str = "query") -> Any:
+    from abaton.engines.flower import Lost, Parcel
+
+    letter = post.send(node, Parcel(kind, {"run": "ping"}, {"b": blob} if blob else {}), 600.0)
+    answer = None
+    while answer is None or isinstance(answer, Lost):
+        time.sleep(0.1)  # as the engine does
+        answer = post.collect([letter]).get(letter)
+    return answer
+
+
+def _trips(programs: _Programs, post: Any) -> list[Measure]:
+    north = programs.sites["north"]
+    node = next(node for node, site in programs.centre.admitted().items() if site == "north")
+    _asked(post, node)
+    pids = {"node": north.standing()["pid"], "SuperLink": programs.centre._kept[0].pid}
+    before, seconds = {name: _cpu(pid) for name, pid in pids.items()}, []
+    for _ in range(TRIPS):
+        began = time.monotonic()
+        _asked(post, node)
+        seconds.append(time.monotonic() - began)
+    cost = {name: (_cpu(pid) - before[name]) / TRIPS for name, pid in pids.items()}
+    began, blob = time.monotonic(), secrets.token_bytes(LARGE)
+    same = _asked(post, node, blob).blobs["b"] == blob
+    large = time.monotonic() - began
+    idle = {name: _cpu(pid) for name, pid in pids.items()}
+    time.sleep(20.0)
+    return [
+        at_most(f"small round trip, median (before: {BEFORE['trip']} s)", median(seconds), 0.7, "s"),
+        Measure("small round trip, 90 of 100 are quicker", quantiles(seconds, n=10)[-1], "s"),
+        at_most(f"CPU of the node, a message (before: {BEFORE['cpu']} s)", cost["node"], 0.13, "s"),
+        Measure("CPU of the SuperLink, a message, four nodes looking", cost["SuperLink"], "s"),
+        Measure("20 MB there and back", large if same else float("nan"), "s"),
+        *(
+            Measure(f"CPU of the {name} while nothing happens", (_cpu(pid) - idle[name]) / 20.0, "cores")
+            for name, pid in pids.items()
+        ),
     ]
-    for i, (what, unit) in enumerate(_COSTS):
-        made += [Measure(f"{what}, {name}", cost[i], unit) for name, cost in costs.items()]
-        made += [
-            Measure(f"{what}, ours / {name}", costs["ours"][i] / cost[i], "ratio")
-            for name, cost in costs.items()
-            if name != "ours"
-        ]
-    for name, (marks, *_) in runs.items():
-        made.append(Measure(f"accuracy after {PLAIN_ROUNDS} rounds, {name}", marks[-1].accuracy, ""))
-    return made
 
 
-_WAYS = ("sent by sites", "received by sites")
-_COSTS = (
-    ("seconds of a round (median)", "s"),
-    ("an update, float32, without idle traffic", "bytes"),
-    ("a model (ours: exact difference), without idle traffic", "bytes"),
-)
+def _cpu(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _cost(runs: Sequence[Sequence[Mark]], idle: tuple[float, float]) -> tuple[float, float, float]:
-    """Of a round: its seconds; of a site in it: the bytes sent and received beyond the idle ones.
-
-    The first round of each run is left out: FedAvg's nodes install its app in it, ours are sent a first whole model.
-    """
-    rounds = [pair for marks in runs for pair in pairwise(marks[1:])]
-    seconds = [after.at - before.at for before, after in rounds]
-    sent = sum(after.sent - before.sent for before, after in rounds) - idle[0] * sum(seconds)
-    received = sum(after.received - before.received for before, after in rounds) - idle[1] * sum(seconds)
-    updates = len(rounds) * len(_SITES)
-    return median(seconds), sent / updates, received / updates
+def _memory(pid: int) -> float:
+    """Megabytes that a process has had at most."""
+    (line,) = [x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
 
 
-def _by_codec(measured: _Federation) -> list[Measure]:
-    app = _beside("_network_app")
-    for site in _SITES:
-        measured.net.slow(site, queue="256kb")
-    made, times, sizes = [], {}, {}
+def _hostile(programs: _Programs, post: Any) -> list[Measure]:
+    """Messages of a centre that was taken over: every form but ours. Each is refused, and the node goes on."""
+    from flwr.proto import message_pb2
+
+    from abaton.engines.flower import Parcel, wire
+
+    node = next(node for node, site in programs.centre.admitted().items() if site == "north")
+    pid = programs.sites["north"].standing()["pid"]
+    before, sent = _memory(pid), 0
+    named = iter(lambda: secrets.token_hex(32), "")
+
+    def spoilt(made: wire.Posted, spoil: Callable[[Any], None]) -> wire.Posted:
+        spoil(made.tree)
+        return made
+
+    def deep(tree: Any) -> None:
+        for _ in range(60):
+            tree = tree.children.add(object_id=next(named))
+
+    def wide(tree: Any) -> None:
+        for _ in range(wire.MOST_LEAVES + 1):
+            tree.children[0].children.add(object_id=next(named))
+
+    def branched(tree: Any) -> None:
+        tree.children.append(message_pb2.ObjectTree(object_id=next(named)))
+
+    def turning(tree: Any) -> None:
+        tree.children[0].children[0].children.add(object_id=next(named))
+
+    refused = 0
+    for spoil in (deep, wide, branched, turning):
+        head = wire.Head(post._runtime.run, wire.CENTRE, node, time.time(), 60.0)
+        made = spoilt(wire.posted(head, Parcel("query", {"n": sent})), spoil)
+        with _posting(wire, made):
+            letter = post.send(node, Parcel("query", {"n": sent}), 60.0)
+        sent += bool(letter)
+        end = time.monotonic() + 30.0
+        while letter and time.monotonic() < end:
+            answer = post.collect([letter]).get(letter)
+            if answer is not None:
+                refused += getattr(answer, "reason", None) == "unknown message"
+                break
+            time.sleep(0.05)
+    alive = bool(_asked(post, node)) and programs.sites["north"].standing()["pid"] == pid
+    return [
+        at_least(f"hostile trees refused, of {sent}", refused, sent, ""),
+        at_least("the same node goes on after them", float(alive), 1, ""),
+        at_most("memory of the node that they cost", _memory(pid) - before, 100, "MB"),
+    ]
+
+
+@contextmanager
+def _posting(wire: Any, made: Any) -> Iterator[None]:
+    """Let the next message be this one."""
+    honest, wire.posted = wire.posted, lambda head, parcel: made
+    try:
+        yield
+    finally:
+        wire.posted = honest
+
+
+def _at_once(programs: _Programs) -> list[Measure]:
+    """Several runs, each with a post of its own, ask all nodes at the same time."""
+    from abaton.engines.flower.centre import open_post
+
+    answered: list[str] = []
+
+    def live(name: str) -> None:
+        with open_post(programs.centre.folder, name) as post:
+            nodes = list(post.nodes())
+            for _ in range(ASKED):
+                answered.extend(_asked(post, node).about["site"] for node in nodes)
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=live, args=(f"run-{i}",)) for i in range(RUNS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds, wanted = time.monotonic() - began, RUNS * ASKED * len(SITES)
+    return [
+        at_least(
+            f"answers of {len(SITES)} nodes to {RUNS} runs at once, of {wanted}", len(answered), wanted, ""
+        ),
+        Measure(f"answers a second, {RUNS} runs at once", len(answered) / seconds, "1/s"),
+    ]
+
+
+def _kills(programs: _Programs) -> list[Measure]:
+    """How long it takes until a controller that asks all the time is answered again."""
+    report = programs.folder / "ping.json"
+    north = programs.sites["north"]
+    programs.kept.append(programs.centre.conduct("_network_app:ping", str(report), "ping"))
+    _until(report.exists)
+
+    def told() -> tuple[int, int, float]:
+        pid, count, at = json.loads(report.read_text())
+        return pid, count, at
+
+    def back(pid: int, enough: int, again: Callable[[], bool] = lambda: True) -> float:
+        killed = time.time()
+        os.kill(pid, signal.SIGKILL)
+        _until(again)
+        count = told()[1] if again() and told()[2] > killed else 0
+        _until(lambda: told()[2] > killed and told()[1] >= count + enough)
+        return time.time() - killed
+
+    old = north.standing()["pid"]
+    node = back(old, len(SITES), lambda: north.standing().get("pid", old) != old)
+    first = told()[0]
+    controller = back(first, 1, lambda: told()[0] != first)
+    link = programs.centre._kept[0].pid
+    superlink = back(link, len(SITES))
+    return [
+        at_most(f"kill -9 of a node: answered again (before: {BEFORE['node']:.0f} s)", node, 10.0, "s"),
+        at_most("kill -9 of the controller: answered again (before: 10 to 30 s)", controller, 15.0, "s"),
+        at_most("kill -9 of the SuperLink: answered again (before: 29 s)", superlink, 30.0, "s"),
+    ]
+
+
+# ---- a study ----------------------------------------------------------------------------------------------------
+
+
+def _heart() -> list[Measure]:
+    """The heart study over loopback, from records to a judged model; beside it the same on a simulated clock."""
+    from abaton.federation import StudyOptions, run_study
+    from abaton.store import Store
+    from abaton.study import load_study
+
+    heart = _beside("heart")
+    if not (heart.DATA / "heart" / "processed.cleveland.data").is_file() or not heart.EXAMPLE.is_dir():
+        note(
+            "network: the heart study is left out: it needs examples/heart, and the heart files in ABATON_DATA"
+        )
+        return []
+    note("network: the heart study")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        heart._write(folder)
+        study = load_study(heart.EXAMPLE / "study.toml")
+        sites = sorted((folder / "sites").glob("*.toml"))
+        options, began = StudyOptions(resamples=200), time.monotonic()
+        with Store(folder / "store") as store:
+            row = run_study(study, sites, store, options, now=datetime.now(UTC), engine="flower").row
+            seconds, versions = time.monotonic() - began, len(store.models(row.run)) - 1
+    (line,) = [each for each in (row.result or {})["evaluation"]["lines"] if each["of"] == "all"]
+    return [
+        Measure(f"heart study, four sites, end to end, {versions} versions", seconds, "s"),
+        at_most("heart study, a version", seconds / versions, 3.0, "s"),
+        at_least("heart study, AUROC of the community model", line["measures"]["auroc"]["value"], 0.75, ""),
+    ]
+
+
+# ---- slow lines -------------------------------------------------------------------------------------------------
+
+
+def _on_slow_lines() -> list[Measure]:
+    hosts, app = _beside("_hosts"), _beside("_network_app")
+    if why := hosts.why_not():
+        return [Measure(f"lines of 1 Mbit/s are not measured: {why}", 0.0, "")]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        net = hosts.Hosts(["centre", *SLOW_SITES])
+        stack.callback(net.stop)
+        net.start()
+        programs = _Programs(folder, net.addresses["centre"], 8443, SLOW_SITES)
+        stack.callback(programs.stop)
+        with net.on("centre"):
+            programs.centre.start()
+            programs.admit()
+        for site, each in programs.sites.items():
+            with net.on(site):
+                each.start()
+            net.slow(site, queue="256kb")
+        live = partial(_run_on, net, programs, [net.space(site) for site in SLOW_SITES])
+        return list(_by_codec(app, live))
+
+
+def _run_on(net: Any, programs: _Programs, spaces: Sequence[str], run: str, rounds: int) -> list[Mark]:
+    """A run that is called after its codec."""
+    store, report = programs.folder / "store", programs.folder / f"{run}.json"
+    store.mkdir(exist_ok=True)
+    told = {"run": run, "rounds": rounds, "spaces": list(spaces), "store": str(store), "report": str(report)}
+    told["centre"] = str(programs.centre.folder)
+    note(f"network: 1 Mbit/s, {run}")
+    with net.on("centre"):
+        controller = programs.centre.conduct("_network_app:conduct", json.dumps(told), run)
+    try:
+        _until(report.exists)
+    finally:
+        controller.stop()
+    return [Mark(*row) for row in json.loads(report.read_text())]
+
+
+def _by_codec(app: Any, live: Callable[[str, int], list[Mark]]) -> Iterator[Measure]:
+    times, sizes = {}, {}
     for codec in app.CODECS:
-        first, *rest = measured.ours(codec, app.ROUNDS)
+        first, *rest = live(codec, app.ROUNDS)
         sizes[codec] = rest[-1].sent + rest[-1].received - first.sent - first.received
-        made.append(Measure(f"1 Mbit/s, {codec}: bytes of the run, by the kernel", sizes[codec], "bytes"))
-        made.append(Measure(f"1 Mbit/s, {codec}: last accuracy", rest[-1].accuracy, ""))
+        yield Measure(f"1 Mbit/s, {codec}: bytes of the run, by the kernel", sizes[codec], "bytes")
+        yield Measure(f"1 Mbit/s, {codec}: last accuracy", rest[-1].accuracy, "")
         reached = [mark.at - first.at for mark in rest if mark.accuracy >= app.ACCURACY]
         if reached:
             times[codec] = reached[0]
-            made.append(Measure(f"1 Mbit/s, {codec}: time to accuracy {app.ACCURACY:g}", reached[0], "s"))
+            yield Measure(f"1 Mbit/s, {codec}: time to accuracy {app.ACCURACY:g}", reached[0], "s")
         with suppress(KeyError, ZeroDivisionError):
             if codec != "raw":
-                made.append(Measure(f"time, raw / {codec}", times["raw"] / times[codec], "ratio"))
-                made.append(Measure(f"bytes, raw / {codec}", sizes["raw"] / sizes[codec], "ratio"))
-    return made
+                yield Measure(f"time, raw / {codec}", times["raw"] / times[codec], "ratio")
+                yield Measure(f"bytes, raw / {codec}", sizes["raw"] / sizes[codec], "ratio")

@@ -43,13 +43,15 @@ PLAIN = {"COLUMNS": str(WIDTH), "LINES": "40", "TERM": "dumb", "NO_COLOR": "1"}
 
 # Commands that belong to no group, and the page on which they are.
 TITLES = {
-    "": "Runs, reports, sealing and the service",
+    "": "Studies at work, runs, sealing and retention",
     "audit": "The audit chain",
+    "citizen": "The citizen's page",
     "codec": "Codecs",
     "dashboard": "The dashboard",
     "keys": "Keys",
     "lab": "The lab",
     "records": "Records",
+    "serve": "The research centre",
     "site": "Sites",
     "study": "Studies",
     "vault": "Re-identification",

@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.lab import four
+
+from abaton.store import RunRow, Store
 
 
 @pytest.fixture
@@ -30,23 +33,26 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_a_run_can_be_shown_again(abaton, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = abaton("lab", "clinics", "--quick", "--json")
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert made["status"] == "finished"
-    assert [row["model"] for row in made["comparison"]][-2:] == ["community", "all data in one pile"]
-    shown = json.loads(abaton("show", made["run"][:10], "--json").stdout)
-    assert shown["digest"] == made["digest"] == shown["models"][-1]["digest"]
+    with Store(tmp_path / "store") as store:
+        made, again, other = (
+            four.federation(seed=seed, rounds=5, scale=0.3).run(store=store).row for seed in (1, 1, 7)
+        )
+    shown = json.loads(abaton("show", "#1", "--json").stdout)
+    assert (shown["run"], shown["number"], shown["status"]) == (made.run, 1, "finished")
+    assert shown["digest"] == made.result["digest"] == shown["models"][-1]["digest"]
     assert len(shown["models"]) == 6
-    assert json.loads(abaton("runs", "--json").stdout)[0]["run"] == made["run"]
-    table = abaton("show", made["run"])
-    assert made["digest"][:12] in table.stdout
-    assert "finished" in table.stderr
-    again = json.loads(abaton("lab", "clinics", "--quick", "--json").stdout)
-    other = json.loads(abaton("lab", "clinics", "--quick", "--seed", "7", "--json").stdout)
-    assert again["digest"] == made["digest"] != other["digest"]
-    assert "finished already" in abaton("resume", made["run"]).stderr
-    side_by_side(abaton, made, other)
+    assert made.result["digest"] == again.result["digest"] != other.result["digest"]
+    listed = json.loads(abaton("runs", "--json").stdout)
+    assert [(row["number"], row["run"]) for row in listed] == [(1, made.run), (2, again.run), (3, other.run)]
+    table = abaton("show", "latest")
+    first = table.stdout.splitlines()[0]
+    assert first == f"{other.run} (#3): finished, auroc {listed[2]['measures']['auroc']:.3f}"
+    assert other.result["digest"][:12] in table.stdout
+    assert "finished already" in abaton("resume", made.run).stderr
+    done = abaton("show", "four")
+    assert done.returncode == 2
+    assert f"{made.run} (#1), {again.run} (#2), {other.run} (#3)" in one_line(done)
+    side_by_side(abaton, shown, {"run": other.run})
 
 
 def side_by_side(abaton, one, other):
@@ -60,7 +66,7 @@ def side_by_side(abaton, one, other):
     told = json.loads(abaton(*words, "--json", "-o", "compare.html").stdout)
     assert [line["setting"] for line in told["differences"]] == ["seed"]
     assert f"{told['results'][0]['measure']:.4f}" in Path("compare.html").read_text()
-    table = abaton("compare", "clinics-*", "--measure", "loss").stdout
+    table = abaton("compare", "four-*", "--measure", "loss").stdout
     assert table.index("differ") < table.index("by loss")
     done = abaton("compare", one["run"])
     assert done.returncode == 2
@@ -68,21 +74,74 @@ def side_by_side(abaton, one, other):
 
 
 def test_version_and_help_teach(abaton):
-    assert abaton("version").stdout.startswith("abaton 0.")
-    assert json.loads(abaton("version", "--json").stdout)["abaton"]
-    top = abaton("--help").stdout
-    assert all(
-        command in top for command in ("demo", "run", "report", "runs", "show", "resume", "bench", "version")
-    )
+    assert abaton("--version").stdout.startswith("abaton 0.")
+    assert abaton("-h").stdout == abaton("--help").stdout
     assert "four invented hospitals" in abaton("demo", "--help").stdout.lower()
 
 
-def test_an_unknown_run_is_one_line_and_exit_2(abaton):
+def test_an_unknown_run_is_one_line_and_exit_2(abaton, tmp_path):
+    Store(tmp_path / "store").close()
     done = abaton("show", "nobody")
     assert done.returncode == 2
     assert "abaton runs" in one_line(done)
     assert abaton("resume", "nobody").returncode == 2
     assert abaton("bench", "nothing").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs"], ["show", "x"], ["resume", "x"], ["report", "x", "-o", "r.html"], ["compare", "x", "y"], ["prune"],
+        ["dashboard", "--port", "0"], ["codec", "advise", "x"], ["keys", "invite", "kos"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_command_that_reads_makes_no_folder_of_a_mistyped_name(abaton, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    done = abaton(*words, "--store", "stoer")
+    assert done.returncode == 2
+    assert "stoer" in one_line(done)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words", [["withdrawals"], ["audit", "verify"], ["keys", "known"], ["retention"], ["keys", "dismiss", "x"]],
+    ids=lambda words: words[-1],
+)  # fmt: skip
+def test_a_command_that_reads_makes_no_database_of_a_mistyped_name(abaton, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    done = abaton(*words, "--database", "governence.db")
+    assert done.returncode == 2
+    assert "there is no governance database here (governence.db)" in one_line(done)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shells_complete_the_names_of_runs(abaton, tmp_path):
+    with Store(tmp_path / "store") as store:
+        for name in ("heart-1", "heart-2", "lungs"):
+            store.add_run(RunRow(name, f"2026-01-01T00:00:0{name[-1]}", "virtual", {}, "x", "finished", None))
+    typed = {"_ABATON_COMPLETE": "complete_bash", "COMP_WORDS": "abaton show heart", "COMP_CWORD": "2"}
+    assert abaton(**typed).stdout.split() == ["heart-2", "heart-1"]
+    typed |= {"COMP_WORDS": "abaton resume l"}
+    assert abaton(**typed).stdout.split() == ["lungs", "latest"]
+
+
+WRONG = {
+    "shwo": "did you mean 'show'?",
+    "version": "did you mean '--version'?",
+    "check": "did you mean 'abaton study check' or 'abaton site check' or 'abaton records check'?",
+    "runs --stor x": "did you mean '--store'",
+    "study chek s.toml": "did you mean 'check'?",
+    "show": "Missing argument 'RUN'",
+}
+
+
+@pytest.mark.parametrize("line", WRONG, ids=[line.replace(" ", "_") for line in WRONG])
+def test_a_wrong_word_is_one_line_with_what_comes_nearest(abaton, line):
+    done = abaton(*line.split())
+    assert done.returncode == 2
+    assert WRONG[line] in one_line(done)
+    assert "-h' shows what there is" in done.stderr
 
 
 def test_a_damaged_store_is_one_line_and_exit_1(abaton, tmp_path):

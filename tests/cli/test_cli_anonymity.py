@@ -3,9 +3,10 @@ import sys
 from datetime import date
 
 import pytest
+from tests.study.long_form import long_starter
 
 from abaton.cli import main
-from abaton.study import starter, study_from_toml, write_bundle, write_toml
+from abaton.study import study_from_toml, write_bundle, write_toml
 
 STUDY = """
 [privacy.anonymity]
@@ -102,7 +103,7 @@ def test_the_report_is_written_for_a_person_and_for_a_machine(study, monkeypatch
 @pytest.mark.parametrize("form", ["study.toml", "study.json"])
 def test_a_whole_study_document_tells_the_report_what_it_is_for(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
-    made = study_from_toml(starter("study.toml", date(2026, 1, 1)))
+    made = study_from_toml(long_starter(date(2026, 1, 1)))
     text = write_toml(made) if form == "study.toml" else json.dumps(write_bundle(made))
     (tmp_path / form).write_text(text)
     (tmp_path / "in.csv").write_text("age,sex\n" + "31,f\n34,f\n" * 3)

@@ -12,6 +12,7 @@ import pytest
 
 from abaton.cli import main
 from abaton.dashboard import load_access
+from abaton.store import Store
 
 
 @pytest.fixture
@@ -46,7 +47,16 @@ def test_with_authentication_the_line_must_be_encrypted(run):
 
 def test_the_intake_shows_no_dashboard_to_a_network_without_authentication(run):
     run("keys", "new", "centre.keys", "--name", "centre", "--passphrase-env", "PHRASE")
-    words = ("serve", "--keys", "centre.keys", "--passphrase-env", "PHRASE", "--behind-proxy", "--dashboard")
+    words = (
+        "serve",
+        "intake",
+        "--keys",
+        "centre.keys",
+        "--passphrase-env",
+        "PHRASE",
+        "--behind-proxy",
+        "--dashboard",
+    )
     assert "whoever can reach it" in run(*words, code=3)
 
 
@@ -85,9 +95,10 @@ def started():
 
 
 @pytest.mark.network
-def test_it_serves_on_loopback_alone_by_default(run, started):
+def test_it_serves_on_loopback_alone_by_default(run, started, tmp_path):
     import httpx
 
+    Store(tmp_path / "store").close()
     address = started("dashboard", "--port", "0")
     assert address.startswith("http://127.0.0.1:")
     assert "No runs yet" in httpx.get(f"{address}/").text
@@ -100,8 +111,9 @@ def test_the_dashboard_is_beside_the_intake_and_each_has_its_own_gate(run, start
 
     run("keys", "new", "centre.keys", "--name", "centre", "--passphrase-env", "PHRASE")
     token = run("dashboard", "token", "ada", "--access", "access.toml").strip()
-    address = started("serve", "--keys", "centre.keys", "--passphrase-env", "PHRASE", "--governance", "governance.db",
-                      "--port", "0", "--dashboard", "--access", "access.toml")  # fmt: skip
+    address = started("serve", "intake", "--keys", "centre.keys", "--passphrase-env", "PHRASE",
+                      "--database", "governance.db", "--port", "0", "--dashboard",
+                      "--access", "access.toml")  # fmt: skip
     with httpx.Client(base_url=address) as client:
         assert client.get("/v1/health").status_code == 200
         assert client.get("/v1/account").status_code == 401

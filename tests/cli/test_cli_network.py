@@ -14,8 +14,10 @@ from abaton.engines.flower.centre import Address, read_address, write_address
 from abaton.engines.flower.certificates import issue, node_key
 from abaton.errors import Refused, SettingsError
 from abaton.federation.network import FIELDS
-from abaton.federation.network.invitation import NodeKeys, read_invitation
+from abaton.federation.network.invitation import NodeKey, read_invitation
+from abaton.federation.network.joining import private_files
 from abaton.lab.demo import demonstration
+from abaton.site import load_site
 from abaton.study import load_study
 
 RUN = CliRunner()
@@ -56,25 +58,37 @@ def test_an_invitation_is_one_file_with_address_authority_study_and_its_hash(sto
 def test_a_dry_run_prints_every_field_that_would_leave_and_starts_nothing(store, hospitals, tmp_path):
     words = ["site", "join", str(invited(store, "athens")), "--site", str(hospitals / "athens" / "site.toml")]
     before = (hospitals / "athens" / "consents.db").read_bytes()
-    done = RUN.invoke(app, [*words, "--folder", str(tmp_path / "member"), "--dry-run", "--json"])
+    done = RUN.invoke(app, [*words, "--home", str(tmp_path / "member"), "--dry-run", "--json"])
     assert done.exit_code == 0, done.exception
     rows = json.loads(done.stdout)
     shown: dict[str, set[str]] = {}
     for row in rows:
         shown.setdefault(row["asked"], set()).add(row["field"])
         assert row["words"]
-    assert shown == {kind: set(names) for kind, names in FIELDS.items() if kind not in ("tell", "end")}
+    not_asked = ("tell", "end", "explain")  # the last only by a study that wants it
+    assert shown == {kind: set(names) for kind, names in FIELDS.items() if kind not in not_asked}
     assert not (tmp_path / "member").exists()
     assert (hospitals / "athens" / "consents.db").read_bytes() == before, "nothing is noted"
     assert "Patient/" not in done.stdout
     assert "nothing was sent" in done.stderr
 
 
-def test_a_unit_file_for_systemd_names_the_whole_command(store, hospitals, tmp_path):
+def test_a_unit_file_for_systemd_names_the_whole_command(store, hospitals, monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: "abaton")
     words = ["site", "join", str(invited(store, "kos")), "--site", str(hospitals / "kos" / "site.toml")]
     done = RUN.invoke(app, [*words, "--systemd"])
     assert f"site join {store.parent / 'kos.invitation'}" in done.stdout
     assert "Restart=always" in done.stdout
+    assert "CapabilityBoundingSet=\n" in done.stdout
+    done = RUN.invoke(app, [*words, "--systemd", "--account", "abaton", "--node-account", "abaton-node"])
+    assert "--account abaton --node-account abaton-node" in done.stdout
+    assert "User=root" in done.stdout
+
+
+def test_a_nodes_private_files_are_records_keys_and_registry(hospitals):
+    found = private_files(load_site(hospitals / "athens" / "site.toml"))
+    assert {"study.key", "tags.key", "consents.db", "work"} <= {path.name for path in found}
+    assert all(path.is_absolute() for path in found)
 
 
 def test_another_site_and_another_study_are_refused(store, hospitals, tmp_path):
@@ -90,16 +104,15 @@ def test_another_site_and_another_study_are_refused(store, hospitals, tmp_path):
     assert "the invitation is to" in str(done.exception)
 
 
-def test_keys_of_another_site_or_with_another_fingerprint_are_refused(store, tmp_path):
-    public = {role: node_key(tmp_path / role)[1].read_text().strip() for role in ("train", "evaluate")}
-    keys = NodeKeys("athens", **public)
-    keys.write(tmp_path / "athens.keys")
+def test_a_key_of_another_site_or_with_another_fingerprint_are_refused(store, tmp_path):
+    key = NodeKey("athens", node_key(tmp_path / "key")[1].read_text().strip())
+    key.write(tmp_path / "athens.node")
     for words in (["kos"], ["athens", "--fingerprint", "0000"]):
         done = RUN.invoke(
-            app, ["keys", "admit", words[0], str(tmp_path / "athens.keys"), *words[1:], "--store", str(store)]
+            app, ["keys", "admit", words[0], str(tmp_path / "athens.node"), *words[1:], "--store", str(store)]
         )
         assert isinstance(done.exception, Refused)
-        assert keys.fingerprint in str(done.exception)
+        assert key.fingerprint in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +120,9 @@ def test_keys_of_another_site_or_with_another_fingerprint_are_refused(store, tmp
     [
         (["keys", "invite", "a", "--store", "nowhere"], "there is no centre here"),
         (["keys", "revoke", "a", "--store", "nowhere"], "there is no centre here"),
-        (["keys", "admit", "a", "x.keys", "--store", "nowhere"], "these are no node keys"),
+        (["keys", "admit", "a", "x.node", "--store", "nowhere"], "this is no node's key"),
         (["site", "join", "nothing"], "not an invitation"),
-        (["serve", "--engine", "flower"], "no study to serve"),
-        (["serve", "--engine", "flower", "--study", "s.toml", "--certificate", "c"], "belong together"),
-        (["serve", "--engine", "quantum"], "there is no engine"),
-        (["serve"], "receipts need a key"),
+        (["serve", "study", "s.toml", "--certificate", "c"], "belong together"),
     ],
 )
 def test_refusals_are_one_line(words, said, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""From the command line: the demonstration, a run of one's own, its report, and refusals with their exit codes."""
+"""From the command line: the demonstration, a run of your own, its report, and refusals with their exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_demonstration_its_report_and_a_run_of_the_same_sites(abaton, tmp_pa
     assert told["reproduce"]["study_hash"] == ran["study"]["hash"]
     assert told["figures"]["timeline"]["data"]
     assert "steps" not in json.dumps(told["figures"])
-    assert 'id="figure-timeline"' in (tmp_path / "report.html").read_text()
+    assert 'data-figure="timeline"' in (tmp_path / "report.html").read_text()
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
     assert "finished already" in abaton("resume", ran["run"]).stderr
     done = abaton("run", str(folder / "study.toml"), "--sites", sites[0], sites[1])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, date, datetime
 
 import pytest
+import tomli_w
 
 from abaton.cli import main
-from abaton.governance import Denied, Registry, metadata
+from abaton.governance import Ask, Denied, Registry, metadata
 from abaton.governance.keys import read_ring
 from abaton.store import Database
 from abaton.study import load_study
@@ -32,11 +34,13 @@ def run(capsys, monkeypatch, tmp_path):
 
 
 def test_the_network_needs_tls(run):
-    said = run("serve", "--keys", "centre.keys", "--host", "0.0.0.0", code=3)
+    said = run("serve", "intake", "--keys", "centre.keys", "--host", "0.0.0.0", code=3)
     assert "unencrypted" in said
     assert "--certificate" in said
-    assert "by half" in run("serve", "--keys", "centre.keys", "--certificate", "chain.pem", code=2)
-    assert "cannot be read" in run("serve", "--keys", "centre.keys", code=2)
+    assert "only half" in run(
+        "serve", "intake", "--keys", "centre.keys", "--certificate", "chain.pem", code=2
+    )
+    assert "cannot be read" in run("serve", "intake", "--keys", "centre.keys", code=2)
 
 
 def test_a_missing_web_framework_is_told_politely(run, monkeypatch):
@@ -44,7 +48,7 @@ def test_a_missing_web_framework_is_told_politely(run, monkeypatch):
         if name.startswith(("abaton.governance.service", "fastapi")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    said = run("serve", "--keys", "centre.keys", code=2)
+    said = run("serve", "intake", "--keys", "centre.keys", code=2)
     assert "abaton[serve]" in said
 
 
@@ -65,7 +69,7 @@ def test_a_study_is_published_with_its_content(run, tmp_path):
 def test_a_site_without_a_centre_is_told_what_to_write(run, tmp_path):
     run("study", "new", "study.toml")
     run("site", "new", "site.toml")
-    assert "ring under [keys]" in run("site", "send", "study.toml", code=2)
+    assert "tags = 'tags.key' under [keys]" in run("site", "send", "study.toml", code=2)
     assert "give both" in run("site", "withdraw", "study.toml", code=2)
 
 
@@ -80,3 +84,27 @@ def test_the_service_gets_a_key_file_that_opens_nothing(run, tmp_path):
     with pytest.raises(Denied, match="not in this file"):
         service.opening(whole.public.sealing.id)
     assert (tmp_path / "service.keys").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_permit_is_noted_at_the_centre_if_it_holds_for_the_study(run, tmp_path):
+    run("study", "new", "study.toml")
+    study = load_study(tmp_path / "study.toml")
+    row = {
+        "number": "HDAB-7", "authority": "Body", "purposes": [study.study.purpose.value], "allows": ["send"],
+        "start": date(2020, 1, 1), "end": date(2120, 1, 1), "document": study.hash,
+    }  # fmt: skip
+    for wrong, told in (
+        ({"document": "ab" * 32}, "other-document"),
+        ({"end": date(2021, 1, 1)}, "expired"),
+        ({"purposes": ["screening"]}, "not-permitted"),
+    ):
+        (tmp_path / "permit.toml").write_text(tomli_w.dumps({**row, **wrong}))
+        assert told in run("study", "permit", "study.toml", "permit.toml", code=3)
+    (tmp_path / "permit.toml").write_text(tomli_w.dumps({**row, "colour": "red"}))
+    assert "colour" in run("study", "permit", "study.toml", "permit.toml", code=2)
+    assert "cannot be read" in run("study", "permit", "study.toml", "none.toml", code=2)
+    (tmp_path / "permit.toml").write_text(tomli_w.dumps(row))
+    run("study", "permit", "study.toml", "permit.toml")
+    with Database(tmp_path / "governance.db", metadata) as database:
+        asked = Ask("A" * 26, study.study.id, study.hash)
+        assert Registry(database).sending(asked, datetime.now(UTC)).allows

@@ -9,13 +9,14 @@ import re
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.lab import four
 from typer.testing import CliRunner
 
 from abaton.cli import app
 from abaton.codecs import Key, parse
 from abaton.codecs.advise import advise
 from abaton.errors import AbatonError, PayloadError, SettingsError
-from abaton.lab import build, clinics
+from abaton.lab import build
 from abaton.store import Store
 from abaton.vectors import Layout, Role, Tensor
 
@@ -71,7 +72,7 @@ def test_advice_from_an_update(tmp_path):
 def store_with_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
     with Store(folder) as store:
-        name = build(clinics.recipe(seed=7, rounds=2, scale=0.1)).run(store=store).name
+        name = build(four.recipe(seed=7, rounds=2, scale=0.1)).run(store=store).name
     return folder, name
 
 
@@ -127,10 +128,10 @@ def test_pictures_hold_the_update_and_every_codec(tmp_path):
     }
     assert all(row["bits"] > 0 and row["error"] >= 0 for row in rows)
     text = page.read_text()
-    assert text.count('"type":"heatmap"') >= 3
+    assert text.count('"type": "heatmap"') >= 3
     assert "after STC at 10 %" in text
-    assert all(f'"name":"{name}"' in text for name in ("ecdq", "sstc, context"))
-    assert "http" not in re.sub(r"<script[^>]*>.*?</script>", "", text, flags=re.DOTALL)
+    assert all(f'"name": "{name}"' in text for name in ("ecdq", "sstc, context"))
+    assert "://" not in re.sub(r"<script[^>]*>.*?</script>", "", text, flags=re.DOTALL)
 
 
 def test_the_figures_hold_the_numbers(tmp_path, monkeypatch):

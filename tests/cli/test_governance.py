@@ -11,8 +11,8 @@ import pytest
 from abaton.cli import main
 from abaton.governance import Audit, Entry, Registry, Vault, metadata
 from abaton.governance.keys import read_public
-from abaton.governance.tags import tag
 from abaton.governance.withdrawal import Cascade, CascadeStep, Waiting
+from abaton.governance.words import tag
 from abaton.records.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
@@ -68,6 +68,9 @@ def test_keys_are_made_shown_and_rotated(run, tmp_path, monkeypatch):
     assert "passphrase" in run("keys", "rotate", "a.keys", "--hybrid", "--passphrase-env", "WRONG", code=2)
     assert "no environment variable" in run("keys", "rotate", "a.keys", "--passphrase-env", "NONE", code=2)
     (tmp_path / "phrase").write_text("a long enough sentence\n")
+    (tmp_path / "phrase").chmod(0o644)
+    assert "chmod 600" in run("keys", "rotate", "a.keys", "--passphrase-file", "phrase", code=2)
+    (tmp_path / "phrase").chmod(0o600)
     run("keys", "rotate", "a.keys", "--hybrid", "--passphrase-file", "phrase")
     assert "two sources" in run("keys", "rotate", "a.keys", "--passphrase-file", "phrase", *PHRASE, code=2)
     (tmp_path / "noise").write_bytes(b"\xff")
@@ -194,4 +197,4 @@ def test_retention_and_pending_withdrawals(run, tmp_path):
     assert run("retention", "--dry-run", "--json")["due"] == due
     assert run("retention", "--json")["due"] == due
     assert run("retention", "--json")["due"] == []
-    assert "by half" in run("retention", "--vault", "v.db", code=2)
+    assert "only half" in run("retention", "--vault", "v.db", code=2)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from abaton.cli import main
@@ -29,7 +30,7 @@ def lab(monkeypatch, capsys):
 
 def test_a_partition_is_shown_saved_and_drawn(lab, tmp_path):
     words = ["partition", "--learners", "10", "--sizes", "power-law", "--classes", "Non-IID(3x8)"]
-    files = ["--save", str(tmp_path / "p.json"), "--figure", str(tmp_path / "p.html")]
+    files = ["--out", str(tmp_path / "p.json"), "--figure", str(tmp_path / "p.html")]
     done = lab(*words, *files, "--json")
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
@@ -153,6 +154,9 @@ def test_the_paper_s_evidence_is_listed_and_made(lab, tmp_path):
         (["compare", "--rounds", "-1"], "rounds is -1"),
         (["compare", "--rate", "0"], "learning_rate is 0"),
         (["compare", "--measure", "beauty"], "no measure"),
+        (["compare", "--server", "adm"], "no server optimiser 'adm'"),
+        (["compare", "--robust", "krum(lairs=1)"], "krum has no setting 'lairs'"),
+        (["compare", "--robust", "median", "--policy", "AsyncFedAvg"], "robust is Median()"),
         (["compare", "--learners", "1"], "two learners"),
         (["poisoned", "--data", "nothing"], "no data set"),
     ],
@@ -163,3 +167,42 @@ def test_wrong_experiments_are_one_line_and_exit_2(lab, words, says):
     assert done.stdout == ""
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_server_optimiser_robust_mixing_and_judging_by_others_are_options(lab):
+    words = ["compare", "--rows", "800", "--rounds", "1.2", "--seeds", "1", "--json"]
+    usual = json.loads(lab(*words).stdout)["lines"]
+    done = lab(*words, "--server", "adam(rate=0.05)", "--robust", "trimmed(share=0.2)", "--no-own")
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(done.stdout)["lines"]
+    assert [line["policy"] for line in lines] == ["SyncFedAvg", "SyncDVW", "FedBuff", "FedBuffDVW"]
+    before = {line["policy"]: line for line in usual}
+    assert all(line != before[line["policy"]] for line in lines)
+
+
+def test_a_way_down_that_cannot_be_is_refused_before_anything_runs(lab):
+    done = lab("compare", "--downlink", "clip(norm=1.0) | stc(sparsity=0.1)", "--policy", "SyncFedAvg")
+    assert done.returncode == 2
+    assert "is for the updates of learners" in done.stderr
+
+
+def test_policies_are_compared_on_a_table_with_its_own_hospitals(lab, tmp_path):
+    rng = np.random.default_rng(1)
+    rows = ["hospital;age;pressure;ill"]
+    for place in ("kos", "athens", "pergamon"):
+        for _ in range(60):
+            age, pressure = rng.normal(60, 10), rng.normal(140, 15)
+            ill = "yes" if age + pressure > 200 + rng.normal(0, 5) else "no"
+            rows.append(f"{place};{age:.1f};{pressure:.1f};{ill}".replace(".", ","))
+    (tmp_path / "table.csv").write_text("\n".join(rows) + "\n")
+    table = ["compare", "--data", str(tmp_path / "table.csv"), "--seeds", "1", "--policy", "SyncFedAvg"]
+    grouped = [*table, "--label", "ill", "--group", "hospital", "--rounds", "2", "--batch", "10"]
+    done = lab(*grouped, "--json")
+    assert done.returncode == 0, done.stderr
+    (line,) = json.loads(done.stdout)["lines"]
+    assert line["environment"] == "each hospital a learner"
+    assert line["accuracy"]["mean"] > 0.7
+    done = lab(*grouped, "--sizes", "uniform")
+    assert (done.returncode, "leave out --learners, --sizes" in done.stderr) == (2, True)
+    done = lab(*table, "--label", "sick")
+    assert (done.returncode, "there is no column 'sick'" in done.stderr) == (2, True)

@@ -178,3 +178,16 @@ def test_standard_input_cannot_be_reported_on(place):
     assert code == 2
     assert "second time" in err
     assert not (place / "out").exists()
+
+
+def test_the_ground_is_in_an_audit_chain_before_anything_is_deidentified(place):
+    chain = place / "governance.db"
+    ground = ["--ground", "vote 7/2026 of Dr C4n4ry", "--database", chain]
+    assert deidentify(place, *ground)[0] == 0
+    code, out, _ = abaton("audit", "export", "--database", chain)
+    assert code == 0
+    assert "ground-stated" in out
+    assert "C4n4ry" not in out
+    code, _, error = deidentify(place, "--ground", " ", "--database", chain)
+    assert code == 2
+    assert "no ground is stated" in error

@@ -1,4 +1,4 @@
-"""Clipping, noise, error feedback, and the way down."""
+"""Clipping, noise and error feedback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 from abaton.codecs import (
     Clip,
-    Downlink,
     ErrorFeedback,
     GaussianNoise,
     Key,
@@ -15,7 +14,6 @@ from abaton.codecs import (
     Stc,
     chain,
     parse,
-    receive,
     with_error_feedback,
 )
 from abaton.errors import Refused, SettingsError
@@ -90,30 +88,3 @@ def test_a_memory_must_fit():
     pipeline = parse("error_feedback | raw")
     with pytest.raises(SettingsError, match="memory"):
         pipeline.encode(update(1), LAYOUT, KEY, {})
-
-
-@pytest.mark.parametrize("line", ["error_feedback | stc(sparsity=0.02)", "raw", "ecdq(bits=2)"])
-def test_server_and_learners_hold_the_same_bits(line: str):
-    down = Downlink.start(parse(line), LAYOUT, update(0), keep=3)
-    held = {"steady": (0, down.model), "late": (0, down.model), "gone": (0, down.model)}
-    for i in range(1, 7):
-        down = down.publish(update(i), b"round %d" % i)
-        for learner, missing in (("steady", ()), ("late", (1, 2, 4, 5)), ("gone", (1, 2, 3, 4, 5))):
-            if i not in missing:
-                base, model = held[learner]
-                held[learner] = i, receive(down.pipeline, LAYOUT, model, down.parcel(base))
-    for version, model in held.values():
-        assert version == 6
-        assert model.tobytes() == down.model.tobytes()
-
-
-def test_a_learner_without_a_base_gets_the_full_model():
-    down = Downlink.start(parse("stc(sparsity=0.02)"), LAYOUT, update(0), keep=2)
-    for i in range(5):
-        down = down.publish(update(i), b"round")
-    for base in (None, 0, 2, 99, -1):
-        assert down.parcel(base).full is not None
-    assert down.parcel(4).full is None
-    assert down.parcel(5).size == 0
-    with pytest.raises(SettingsError, match="full model"):
-        receive(down.pipeline, LAYOUT, None, down.parcel(4))

@@ -28,7 +28,7 @@ from abaton.control import (
     community_model,
     step,
 )
-from abaton.control.accountant import (
+from abaton.control.privacy import (
     Round,
     curve,
     epsilon_of_releases,

@@ -11,6 +11,8 @@ from abaton.control import (
     POLICIES,
     Arrived,
     Asynchronous,
+    Buffered,
+    ByStaleness,
     ByValidation,
     Cancel,
     Commit,
@@ -360,6 +362,8 @@ class Federation(RuleBasedStateMachine):
         self.check_told(said)
         if isinstance(self.policy.pacing, Synchronous):
             assert [c.learner for c in commits] == sorted(c.learner for c in commits), "invariant 5"
+        elif isinstance(self.policy.pacing, Buffered):
+            self.check_buffer(before, said)
         elif not self.policy.finishing:
             assert len(of(Train, said)) >= len(commits) - len(of(Stop, said)) - len(
                 [c for c in commits if c.learner not in self.state.present]
@@ -374,6 +378,26 @@ class Federation(RuleBasedStateMachine):
         self.wakes += [w.name for w in of(Wake, said)]
         self.stopped |= bool(of(Stop, said))
         return said
+
+    def check_buffer(self, before: State, said: tuple) -> None:
+        size, sizes, count = self.policy.pacing.fewest(self.policy), [], 0
+        for each in said:
+            count += isinstance(each, Commit)
+            if isinstance(each, Publish):
+                sizes.append(count)
+                count = 0
+        full = sizes[:-1] if of(Stop, said) else sizes
+        assert all(each == size for each in full), "invariant 18"
+        assert len(self.state.ready) < size, "invariant 18"
+        if self.state.stopped is not None:
+            assert not self.state.ready, "invariant 18: nothing stays behind"
+        elif not self.policy.finishing:
+            went = {task for task in before.open if task not in self.state.open}
+            settled = (set(before.scoring) | went) - set(self.state.scoring)
+            members = {task.partition(".")[2] for task in settled} & set(self.state.present)
+            trained = {t.learner for t in of(Train, said)}
+            failing = {name for name, often in self.state.failures.items() if often >= 50}
+            assert members - trained <= failing, "invariant 19"
 
     def check_finishing(self, said: tuple, finishing: bool) -> None:
         if finishing:
@@ -435,7 +459,7 @@ class Federation(RuleBasedStateMachine):
         said = self.tell(arrived(old, score=TOLD))
         if fresh:
             self.answered.add(old.task)
-            assert isinstance(self.policy.pacing, Asynchronous), "a round's tasks start from its version"
+            assert not isinstance(self.policy.pacing, Synchronous), "a round's tasks start from its version"
         else:
             assert (self.state, said) == (before, ()), "invariant 2"
 
@@ -495,6 +519,11 @@ RULES = {
     ),
     "FinishingRounds": Rules(3, 2, pacing=Synchronous(attempts=50), weighting=DVW, finishing=2),
     "FinishingAsynchrony": Rules(3, 4, pacing=Asynchronous(attempts=3), weighting=DVW, finishing=2),
+    "Buffer": Rules(3, 30, pacing=Buffered(attempts=50), weighting=(ByStaleness(),)),
+    "BufferedValidation": Rules(
+        3, 30, pacing=Buffered(buffer=3, attempts=50), weighting=(ByStaleness(), ByValidation(evaluators=2))
+    ),
+    "FinishingBuffer": Rules(3, 3, pacing=Buffered(buffer=2, attempts=3), weighting=DVW, finishing=2),
     "DrivenAsynchrony": Rules(
         3,
         40,

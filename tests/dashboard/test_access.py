@@ -271,5 +271,35 @@ def test_a_form_is_small(closed, tokens):
     assert closed.post("/login", content=endless()).status_code == 413
 
 
+def test_a_file_that_others_can_write_is_refused(tmp_path):
+    path = tmp_path / "access.toml"
+    add_token(path, "ada", ViewerRole.VIEWER)
+    assert load_access(path).tokens
+    path.chmod(0o620)
+    with pytest.raises(SettingsError, match="others can write the access file"):
+        load_access(path)
+
+
+def test_behind_a_proxy_that_ends_tls_the_cookie_travels_over_tls_alone(store, tokens):
+    client = Client(make_dashboard(Dashboard(store, None, tokens[0], secure=True)), "http://runs.example")
+    answer = client.post(
+        "/login", data={"token": tokens[1]["viewer"]}, headers={"origin": "http://runs.example"}
+    )
+    assert answer.status_code == 303
+    assert "; secure" in answer.headers["set-cookie"].lower()
+    client.close()
+
+
+def test_an_address_asks_so_often_and_no_more(store):
+    from abaton.dashboard.gate import Gate
+    from abaton.dashboard.sessions import Sessions
+
+    pages = make_dashboard(Dashboard(store))
+    client = Client(Gate(pages.app, None, Sessions(lambda: 0.0), tick=lambda: 0.0), "http://localhost:8730")
+    codes = [client.get("/login").status_code for _ in range(402)]
+    assert codes == [200] * 400 + [429] * 2
+    client.close()
+
+
 def test_an_empty_file_of_users_gives_nobody_a_role():
     assert AccessFile().by_proxy("ada") is None

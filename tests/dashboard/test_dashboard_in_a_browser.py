@@ -11,18 +11,20 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
+from tests.boxes import faults, shown_as, violations
 from tests.dashboard.told import HOSTILE, STUDY, served, tell, train
+from tests.report.test_run import row
 
 from abaton.dashboard import Dashboard, ViewerRole, add_token, load_access
 from abaton.governance import Action, Registry, metadata, take_snapshot
-from abaton.governance.tags import tag
 from abaton.governance.withdrawal import Cascade, CascadeStep
+from abaton.governance.words import tag
 from abaton.store import Database, Store
 
 pytestmark = pytest.mark.browser
@@ -32,8 +34,9 @@ WIDE, PHONE = (1280, 900), (390, 844)
 RUNNER = """
 import sys, time
 from pathlib import Path
-from abaton.lab.clinics import federation
-made = federation(seed=7, rounds=int(sys.argv[2]), scale=0.3)
+from abaton import Federation, Rules, mlp
+from abaton.lab.hospitals import tables
+made = Federation(mlp(features=8, classes=2, hidden=(16,)), tables(7, 0.3), Rules(rounds=int(sys.argv[2])))
 made.run(store=Path(sys.argv[1]), watch=lambda state, event: time.sleep(float(sys.argv[3])))
 """
 
@@ -62,6 +65,9 @@ def house(tmp_path_factory):
             study={"title": "The same, smaller"},
         )
         tell(store, HOSTILE.replace("/", ""), rounds=3, learners=(HOSTILE, "kos"), status="failed")
+        judged = row()
+        store.add_run(replace(judged, status="running", result=None))
+        store.finish_run(judged.run, "finished", judged.result)
         _govern(ledger)
         access = folder / "access.toml"
         tokens = {role: add_token(access, role.value, role) for role in ViewerRole}
@@ -87,9 +93,8 @@ def _govern(ledger):
     )
     people = [tag(bytes(32), "subject", str(number)) for number in range(43)]
     for number, person in enumerate(people):
-        registry.opt_in(person, now - timedelta(days=80))
         until = now - timedelta(days=1) if number < 7 else now + timedelta(days=200)
-        registry.enrol(person, "heart-2026", "ab" * 32, now - timedelta(days=80), until=until)
+        registry.enrol({person: until}, "heart-2026", "ab" * 32, now - timedelta(days=80))
     cascade = Cascade(ledger, {step: lambda case, when: {} for step in CascadeStep})
     for person in people[-3:]:
         registry.withdraw(person, "heart-2026", now - timedelta(days=4))
@@ -138,6 +143,8 @@ def pages(house):
         "compare": f"{address}/compare?run={HEART}&run={OTHER}",
         "governance": f"{address}/governance",
         "sign-in": f"{house[1]}/login",
+        "study": f"{address}/runs/s-1",
+        "report": f"{address}/runs/s-1/report",
     }
 
 
@@ -159,38 +166,29 @@ def test_no_page_complains_or_asks_anybody_else(browser, house, name):
     assert {urlsplit(url).hostname for url in asked if not url.startswith("data:")} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-@pytest.mark.parametrize("name", NAMES)
-def test_axe_finds_nothing_serious(browser, house, name, size, dark):
-    script = os.environ.get("ABATON_AXE")
-    if script is None:
-        found = find_spec("axe_core_python")
-        if found is None or found.origin is None:
-            pytest.skip("axe-core-python is missing: install abaton[dev]")
-        script = Path(found.origin).with_name("axe.min.js")
-    opened(browser, pages(house)[name], size=size, dark=dark, drawn=name in ("run", "compare"))
+@pytest.mark.parametrize("mode", ["phone", "desk, dark", "print"])
+@pytest.mark.parametrize("name", [*NAMES, "study", "report"])
+def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing(browser, house, name, mode):
+    shown_as(browser, mode)
+    browser.get(pages(house)[name])
+    if name in ("run", "compare", "study", "report"):
+        until(browser, "return Number(document.body.dataset.drawn || 0) > 0")
     for summary in browser.find_elements("css selector", "details summary")[:2]:
         browser.execute_script("arguments[0].click()", summary)
-    browser.execute_script(Path(script).read_text(encoding="utf-8"))
-    result = browser.execute_async_script(
-        "const done = arguments[arguments.length - 1]; axe.run(document, {resultTypes: ['violations']}).then(done)"
-    )
-    bad = [
-        (each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]])
-        for each in result["violations"]
-        if each["impact"] in ("serious", "critical")
-    ]
-    assert bad == []
-    assert len(result["violations"]) == 0 or all(
-        each["impact"] in ("minor", "moderate") for each in result["violations"]
-    )
+    assert faults(browser) == []
+    if mode in ("phone", "desk, dark"):
+        assert violations(browser) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_phone_shows_everything_without_sideways_scrolling(browser, house, name):
-    opened(browser, pages(house)[name], size=PHONE, drawn=name in ("run", "compare"))
-    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+def test_a_study_shows_what_it_found_and_leads_to_its_report(browser, house):
+    opened(browser, pages(house)["study"], drawn=True)
+    assert "foretells ill with an AUROC of 0.800" in browser.find_element("css selector", ".finding").text
+    assert "gains" in browser.find_element("css selector", ".gains").text
+    browser.find_element("link text", "The report of this run").click()
+    until(browser, "return document.querySelectorAll('.plot .main-svg').length >= 2")
+    assert quiet(browser) == []
+    browser.find_element("link text", "Back to the run").click()
+    until(browser, "return document.getElementById('run') !== null")
 
 
 def test_dark_is_dark_by_the_system_and_by_choice(browser, house):

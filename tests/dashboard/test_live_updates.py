@@ -89,7 +89,11 @@ def test_a_slow_viewer_leaves_states_out(store):
                 if len(made) == 4:
                     return made
 
-    assert len(asyncio.run(scene())) == 4
+    heard = asyncio.run(scene())
+    assert len(heard) == 4
+    assert all(message.startswith(b"event: head") for message in heard), (
+        "what happens meanwhile is not missed"
+    )
 
 
 def test_a_viewer_whose_session_ends_hears_no_more(store):

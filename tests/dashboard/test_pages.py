@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from tests.dashboard.told import HOSTILE, LEARNERS, tell
+from tests.report.test_run import row
 
-from abaton.report import AXES, TITLES, activity_figures
-from abaton.report.lab_page import activity_html
+from abaton.report import AXES, TITLES, activity_figures, templating
 from abaton.store import RunRow, activity, head, points
 
 
@@ -206,7 +207,26 @@ def test_the_report_draws_what_the_page_draws(looking, store):
     drawn = activity_figures(activity(store, "r", first=True), words=AXES["at"])
     assert json.loads(json.dumps(drawn)) == shown
     assert set(shown) == set(TITLES)
-    page = activity_html(drawn)
+    page = templating.environment().get_template("machine.html").module.activity(drawn, TITLES)
     for name, (title, _) in TITLES.items():
-        assert f'id="figure-{name}"' in page
-        assert f"<h3>{title}</h3>" in page
+        assert f'data-figure="{name}"' in page
+        assert f'<h3 id="f-{name}">{title}</h3>' in page
+
+
+def test_a_study_shows_what_it_found_what_sites_gain_and_its_report(looking, store):
+    judged = row()
+    store.add_run(replace(judged, status="running", result=None))
+    page = looking.get("/runs/s-1").text
+    assert "Operations" not in page
+    assert looking.get("/runs/s-1/report").status_code == 404
+    store.finish_run(judged.run, "finished", judged.result)
+    page = looking.get("/runs/s-1").text
+    for words in ("foretells ill with an AUROC of 0.800", "What each site gains", "+0.100 (+0.020 to +0.200)",
+                  "≤8 left out", 'href="/runs/s-1/report"'):  # fmt: skip
+        assert words in page, words
+    assert 'href="/runs/s-1/report"' in looking.get("/").text
+    report = looking.get("/runs/s-1/report")
+    assert report.headers["content-type"].startswith("text/html")
+    assert '<h2 id="the-finding">' in report.text
+    assert "<style" not in report.text
+    assert not re.search(r"<script(?! src=| type=\"application/json\")", report.text)

@@ -68,8 +68,8 @@ def train(store: Store, run: str, codec: str) -> None:
     from abaton.control import POLICIES, Rules, TrainSettings
     from abaton.engines import Profile
     from abaton.federation import Dossier, Federation, Holding
-    from abaton.lab.clinics import quality
     from abaton.learning import Examples, mlp
+    from abaton.learning.metrics import measures
 
     draw = np.random.default_rng(7)
     truth = draw.normal(size=12)
@@ -94,7 +94,7 @@ def train(store: Store, run: str, codec: str) -> None:
     holdings = {name: Holding(sites[name], validation[name], profiles[name]) for name in sites}
     dossier = Dossier(
         "study", {"seed": 7}, facts={"method": method, "study": {"title": STUDY}},
-        observe=lambda vector: quality(model, vector, test),
+        observe=lambda vector: measures(model.score(vector, test), test.y),
     )  # fmt: skip
     Federation(model, holdings, rules, codec, dossier=dossier).run(run, store=store)
 

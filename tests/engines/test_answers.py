@@ -18,7 +18,8 @@ from abaton.learning import Reply
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
 TRAIN, EVALUATE = TrainTask("t", "a", 0, ZEROS, SETTINGS), EvaluateTask("t", "a", ZEROS)
 PAYLOAD = learners("a")["a"].train("t", 0, ZEROS, SETTINGS).payload
-SOUND = {"key": "t", "steps": 8, "examples": 40, "loss": 0.5, "score": [1, 2.5], "cohort": ""}
+SOUND = {"key": "t", "steps": 8, "examples": 40, "loss": 0.5, "score": [1, 2, 2, 2, 2, 2, 2.5], "cohort": ""}
+SCORE = (1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5)
 
 WRONG = {
     "no key": {name: value for name, value in SOUND.items() if name != "key"},
@@ -41,6 +42,14 @@ WRONG = {
     "a score that is no number": {**SOUND, "score": [1, float("nan")]},
     "a score of scores": {**SOUND, "score": [[1]]},
     "too many counts": {**SOUND, "score": [0] * 70_000},
+    "a score below 0": {**SOUND, "score": [-1, 2, 2, 2, 2, 2]},
+    "a score that is not whole": {**SOUND, "score": [1.5, 2, 2, 2, 2, 2]},
+    "more right than there are": {**SOUND, "score": [3, 2, 2, 2, 3, 1]},
+    "more predicted than there are": {**SOUND, "score": [1, 2, 2, 2, 2, 3]},
+    "a score too large to be exact": {**SOUND, "score": [1e16, 0, 1e16, 0, 1e16, 0]},
+    "counts of no form": {**SOUND, "score": [1, 2]},
+    "errors below 0": {**SOUND, "score": [4, -1.0, 0.0, 1.0]},
+    "a sum that its squares do not allow": {**SOUND, "score": [4, 1.0, 9.0, 1.0]},
     "a cohort in words": {**SOUND, "cohort": "patient 4711"},
     "a cohort that is none": {**SOUND, "cohort": 7},
     "a list": [SOUND],
@@ -57,10 +66,10 @@ def test_a_sound_answer_is_an_event(kept):
     reader = Reader(kept.put, check)
     event = reader.event(3.0, TRAIN, Reply(SOUND, PAYLOAD))
     (digest,) = kept
-    told = (digest, len(PAYLOAD), 8, 40, {"loss": 0.5}, (1.0, 2.5), "")
+    told = (digest, len(PAYLOAD), 8, 40, {"loss": 0.5}, SCORE, "")
     assert event == Arrived(3.0, "a", "t", *told)
-    assert reader.event(3.0, EVALUATE, Reply({"key": "t", "score": [1, 2.5]})) == Scored(
-        3.0, "a", "t", (1.0, 2.5)
+    assert reader.event(3.0, EVALUATE, Reply({"key": "t", "score": list(SCORE)})) == Scored(
+        3.0, "a", "t", SCORE
     )
 
 

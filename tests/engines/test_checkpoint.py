@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from abaton.codecs import Key, parse
+from abaton.codecs import parse
 from abaton.control import (
     POLICIES,
     Adam,
@@ -18,6 +20,7 @@ from abaton.control import (
     Momentum,
     Privacy,
     Rules,
+    Shelf,
     State,
     Synchronous,
     TrainSettings,
@@ -25,12 +28,12 @@ from abaton.control import (
     from_row,
 )
 from abaton.control.community import Newest
-from abaton.control.draw import round_key
-from abaton.control.snapshot import from_plain, to_plain
-from abaton.engines import Checkpoints, Driver, LocalEngine, Replayed, VirtualEngine
+from abaton.control.state import from_plain, to_plain
+from abaton.engines import Checkpoints, Driver, VirtualEngine
+from abaton.engines.checkpoint import SHARE, Checkpoint
 from abaton.errors import SettingsError, StoreError
 from abaton.learning import Examples, Learner, logistic
-from abaton.store import Journal, Store
+from abaton.store import Journal, SlotFile, Store
 
 SETTINGS = TrainSettings(epochs=1, batch_size=10)
 MODEL = logistic(features=4)
@@ -83,7 +86,8 @@ def drive(
     tries: list | None = None,
 ):
     codec = parse(line)
-    journal, checkpoints = Journal(store, run), Checkpoints(store.folder, run, every)
+    journal = Journal(store, run)
+    checkpoints = Checkpoints(store.checkpoint_folder(run), every, clock=lambda: 0.0)
     events = {e.task: e for e in map(lambda r: from_row(*r), journal.rows()) if isinstance(e, Arrived)}
     members = learners(codec)
     virtual = Deterministic(members, {}, keep=journal.payloads.put, seed=0, finished=events)
@@ -91,11 +95,9 @@ def drive(
     driver = Driver(rules, community, virtual, journal, checkpoints=checkpoints)
     made = checkpoints.read()
     if made is not None:
-        resumed = driver.restore(made)
-        told = [from_row(*row) for row in journal.skip(made.events)]
+        driver.go_on(made)
         if tries is not None:
-            tries.append((made.events, len(told)))
-        driver.engine = Replayed(virtual, told, resumed)
+            tries.append((made.events, journal.known - made.events))
     seen = [journal.length]
 
     def watch(*_: object) -> None:
@@ -137,54 +139,16 @@ def test_a_run_goes_on_from_its_checkpoint_with_the_bits_of_its_journal(tmp_path
         outcome = drive(store, "r", rules, line, tries=tries)
         assert outcome.version == 8
         assert tries
-        assert all(told < 4 for _, told in tries), "only what follows the checkpoint is told again"
-        assert not Checkpoints(tmp_path, "r").path.exists(), "a run that has ended needs none"
+        assert all(told < 4 for _, told in tries), "only what follows the checkpoint is replayed"
         digests = [model.digest for model in store.models("r")]
         assert len(digests) == 9
         journal = Journal(store, "r")
         codec = parse(line)
-        events = [from_row(*row) for row in journal.rows()]
-        replayed = Driver(
-            rules,
-            community_model(rules, MODEL.layout, codec, MODEL.initial(0)),
-            Replayed(VirtualEngine({}, {}, keep=journal.payloads.put, seed=0), events),
-            journal,
-        )
-        replayed.run()  # the journal compares every version's digest with what was published
-
-
-def test_real_processes_go_on_from_a_checkpoint(tmp_path):
-    rules = Rules(learners=3, rounds=12, training=SETTINGS, **POLICIES["AsyncDVW(na)"])
-    codec = parse("raw")
-
-    def check(learner: str, version: int, payload: bytes) -> None:
-        codec.decode(payload, MODEL.layout, Key(round_key(0, version), learner))
-
-    def live(store: Store, cut: int):
-        journal, checkpoints = Journal(store, "r"), Checkpoints(tmp_path, "r", 5)
+        unused = VirtualEngine({}, {}, keep=journal.payloads.put, seed=0)
         community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
-        with LocalEngine(learners(codec), keep=journal.payloads.put, check=check) as local:
-            driver = Driver(rules, community, local, journal, checkpoints=checkpoints)
-            made = checkpoints.read()
-            if made is not None:
-                resumed = driver.restore(made)
-                driver.engine = Replayed(local, [from_row(*r) for r in journal.skip(made.events)], resumed)
-            seen = [0]
-
-            def watch(*_: object) -> None:
-                seen[0] += 1
-                if seen[0] == cut:
-                    raise Cut
-
-            return driver.run(watch)
-
-    with Store(tmp_path) as store:
-        for cut in (9, 13):
-            with pytest.raises(Cut):
-                live(store, cut)
-        assert live(store, 0).version == 12
-        tasks = [b["task"] for kind, b in Journal(store, "r").rows() if kind == "Arrived"]
-        assert len(tasks) == len(set(tasks))
+        replayed = Driver(rules, community, unused, journal)
+        replayed.go_on()
+        replayed.run()  # the journal compares every version's digest with what was published
 
 
 def test_a_mix_goes_on_with_the_same_bits(tmp_path):
@@ -204,34 +168,192 @@ def test_a_mix_goes_on_with_the_same_bits(tmp_path):
     assert one._total.tobytes() == other._total.tobytes()
 
 
-def test_a_damaged_checkpoint_is_refused_and_says_what_to_do(tmp_path, monkeypatch):
+def test_newest_models_that_are_in_a_file_are_saved_and_taken_over(tmp_path):
+    """Also if they do not fit in memory together."""
+    models = np.random.default_rng(0).normal(size=(6, MODEL.layout.size)).astype(np.float32)
+    with SlotFile(tmp_path, MODEL.layout.size) as file, SlotFile(tmp_path, MODEL.layout.size) as another:
+        mixes = [
+            Newest(MODEL.layout, parse("raw"), MODEL.layout.zeros(), shelf=Shelf(MODEL.layout.size, 0, place))
+            for place in (file, another)
+        ]
+        for i in range(6):
+            mixes[0].replace(f"site{i}", models[i], 1.0 + i)
+            mixes[0].publish()
+        checkpoints = Checkpoints(tmp_path / "checkpoints")
+        checkpoints.write(Checkpoint(1, "", {"mix": mixes[0].save()}))
+        mixes[1].load(checkpoints.read().parts["mix"])
+        for mix in mixes:
+            for i in (4, 1):
+                mix.replace(f"site{i}", models[0], 0.5)
+            mix.retire("site2")
+            mix.publish()
+        assert mixes[0].vector.tobytes() == mixes[1].vector.tobytes()
+
+
+def one_checkpoint(folder: Path, store: Store) -> Checkpoints:
+    with pytest.raises(Cut):
+        drive(store, "r", Rules(learners=3, rounds=8, training=SETTINGS), "raw", cut=9)
+    return Checkpoints(store.checkpoint_folder("r"))
+
+
+def test_a_damaged_checkpoint_is_never_read(tmp_path, monkeypatch):
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
-    rules = Rules(learners=3, rounds=8, training=SETTINGS)
     with Store(tmp_path) as store:
-        with pytest.raises(Cut):
-            drive(store, "r", rules, "raw", cut=9)
-        checkpoints = Checkpoints(tmp_path, "r")
+        checkpoints = one_checkpoint(tmp_path, store)
         whole = checkpoints.path.read_bytes()
-        for place in (20, len(whole) // 2, len(whole) - 2):
+        length = int.from_bytes(whole[:8], "little")
+        for place in (3, 20, 8 + length + 1, (8 + length + len(whole)) // 2, len(whole) - 2):
             changed = bytearray(whole)
             changed[place] ^= 1
             checkpoints.path.write_bytes(changed)
-            with pytest.raises(StoreError, match="remove it"):
+            with pytest.raises(StoreError, match="damaged"):
                 checkpoints.read()
-        checkpoints.path.write_bytes(whole[:100])
-        with pytest.raises(StoreError, match="remove it"):
+        for size in (0, 5, 100, 8 + length, len(whole) - 1):
+            checkpoints.path.write_bytes(whole[:size])
+            with pytest.raises(StoreError, match="damaged"):
+                checkpoints.read()
+        checkpoints.path.write_bytes(whole.replace(b'"form": "1"', b'"form": "2"'))
+        with pytest.raises(StoreError, match="another form"):
             checkpoints.read()
-        checkpoints.path.write_bytes(whole)
+
+
+def test_a_checkpoint_fits_its_own_journal_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    with Store(tmp_path) as store:
+        made = one_checkpoint(tmp_path, store).read()
+        assert made.events == 8
+        assert len(list(Journal(store, "r").skip(8, made.mark))) == 1
+        with pytest.raises(StoreError, match="does not have"):
+            Journal(store, "r").skip(8, "another mark")
         with store.reading() as connection:
             connection.exec_driver_sql("DELETE FROM events WHERE sequence > 3")
-        with pytest.raises(StoreError, match="remove the checkpoint"):
-            drive(store, "r", rules, "raw")
+        with pytest.raises(StoreError, match="does not have"):
+            Journal(store, "r").skip(8, made.mark)
 
 
-def test_a_checkpoint_of_another_version_is_refused():
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     with pytest.raises(StoreError, match="does not know"):
         from_plain({"is": "Unheard"})
     with pytest.raises(StoreError, match="does not know"):
         from_plain({"is": "State", "unheard": 3})
     with pytest.raises(SettingsError, match="checkpoints"):
-        Checkpoints(Path(), "r", 0)
+        Checkpoints(tmp_path, 0)
+
+
+def test_vectors_of_every_kind_come_back_as_they_were(tmp_path):
+    vectors = {
+        "none": np.zeros(0, np.float32),
+        "numbers": np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2],
+        "whole": np.array([-1, 2**62]),
+        "exact": np.array([1 / 3, np.inf, np.nan]),
+        "yes/no": np.array([True, False]),
+        'a name with \u20ac and "quotes"': np.uint8([7]),
+    }
+    made = Checkpoint(3, "mark", {"run": ({"plain": [1, None, 0.1]}, {}), "own": ({}, vectors)})
+    checkpoints = Checkpoints(tmp_path / "new")
+    assert checkpoints.read() is None
+    checkpoints.write(made)
+    found = checkpoints.read()
+    assert (found.events, found.mark, found.parts["run"][0]) == (3, "mark", {"plain": [1, None, 0.1]})
+    assert not found.parts["run"][1]
+    read = found.parts["own"][1]
+    assert set(read) == set(vectors)
+    for name, values in vectors.items():
+        assert read[name].dtype == values.dtype
+        assert read[name].shape == values.shape
+        assert read[name].tobytes() == values.tobytes()
+    with pytest.raises(KeyError):
+        read["other"]
+
+
+def test_vectors_are_written_one_by_one(tmp_path):
+    """However many there are: no more than the one before is held while one is made."""
+    alive: list[weakref.ref] = []
+
+    class Lazily(Mapping):
+        def __getitem__(self, name):
+            assert sum(one() is not None for one in alive) <= 1
+            values = np.full(1000, float(name))
+            alive.append(weakref.ref(values))
+            return values
+
+        def __iter__(self):
+            return map(str, range(20))
+
+        def __len__(self):
+            return 20
+
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(Checkpoint(1, "", {"own": ({}, Lazily())}))
+    assert len(alive) == 20
+    assert checkpoints.read().parts["own"][1]["17"][0] == 17.0
+
+
+def test_writing_takes_a_bounded_share_of_the_time(tmp_path):
+    """However large the models and however short the interval."""
+    now, written = [0.0], []
+    checkpoints = Checkpoints(tmp_path, 10, clock=lambda: now[0])
+
+    def slow() -> Checkpoint:
+        now[0] += 3.0
+        written.append(now[0])
+        return Checkpoint(1, "", {})
+
+    for event in range(1, 100_000):
+        now[0] += 0.01
+        checkpoints.offer(event, slow)
+    assert len(written) > 5
+    assert 3.0 * len(written) <= SHARE * now[0] + 3.0
+
+    quick: list[int] = []
+    checkpoints = Checkpoints(tmp_path, 10, clock=lambda: 0.0)
+    for event in range(1, 101):
+        checkpoints.offer(event, lambda at=event: quick.append(at) or Checkpoint(at, "", {}))
+    assert quick == list(range(10, 101, 10))
+
+
+class Memory:
+    """A part of a run that has a state of its own."""
+
+    def __init__(self) -> None:
+        self.heard, self.vector = 0, np.zeros(2, np.float32)
+
+    def save(self):
+        return {"heard": self.heard}, {"vector": self.vector}
+
+    def load(self, saved) -> None:
+        self.heard, self.vector = saved[0]["heard"], saved[1]["vector"]
+
+
+def test_a_checkpoint_holds_further_parts_and_fits_no_run_that_has_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    rules = Rules(learners=3, rounds=8, training=SETTINGS)
+    codec, memories = parse("raw"), []
+
+    def driver(journal: Journal, parts: dict) -> Driver:
+        engine = Deterministic(learners(codec), {}, keep=journal.payloads.put, seed=0)
+        community = community_model(rules, MODEL.layout, codec, MODEL.initial(0))
+        checkpoints = Checkpoints(store.checkpoint_folder("r"), 3, clock=lambda: 0.0)
+        made = Driver(rules, community, engine, journal, checkpoints=checkpoints)
+        made.parts |= parts
+        return made
+
+    with Store(tmp_path) as store:
+        memories.append(Memory())
+
+        def watch(*_: object) -> None:
+            memories[0].heard += 1
+            memories[0].vector = memories[0].vector + 1
+            if memories[0].heard == 11:
+                raise Cut
+
+        with pytest.raises(Cut):
+            driver(Journal(store, "r"), {"memory": memories[0]}).run(watch)
+        made = Checkpoints(store.checkpoint_folder("r")).read()
+        again = Memory()
+        driver(Journal(store, "r"), {"memory": again}).go_on(made)
+        assert again.heard == made.events == 9
+        assert again.vector.tolist() == [9.0, 9.0]
+        for others in ({}, {"another": Memory()}):
+            with pytest.raises(StoreError, match="does not hold"):
+                driver(Journal(store, "r"), others).go_on(made)

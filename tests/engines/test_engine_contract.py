@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier
-from tests.engines.flower.loop import LoopPost
+from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.codecs import Key, parse
 from abaton.control import (
@@ -80,9 +80,8 @@ def flower(learners: Mapping[str, Learner], keep: Keep) -> Iterator[Engine]:
     """Flower's engine and the sites' desks, with a post in between that has no network in it."""
     with TemporaryDirectory() as folder:
         desks = [
-            Desk(learner, Place(role, Path(folder, name)))
+            TwoDesks(lambda role, name=name, learner=learner: Desk(learner, Place(role, Path(folder, name))))
             for name, learner in learners.items()
-            for role in ("train", "evaluate")
         ]
         post = LoopPost(dict(enumerate(desks)))
         post.fate = lambda desk, p: Lost(8) if (desk.learner.name, p.kind) == ("leaver", "train") else None

@@ -14,8 +14,7 @@ import pytest
 from abaton.codecs import parse
 from abaton.control import POLICIES, Rules, TrainSettings, community_model
 from abaton.engines import Driver, Profile, VirtualEngine
-from abaton.learning import Examples, Learner, Score, Trained
-from abaton.learning.model import Enough, Way, batches
+from abaton.learning import Examples, Learner, Lesson, Model, Score, Trained
 from abaton.store import Journal, Store, digest_of
 from abaton.vectors import Layout, Role, Tensor, Vector
 
@@ -23,33 +22,18 @@ CODECS = ("raw", "ecdq(bits=2)", "error_feedback | stc(sparsity=0.1)")
 SIZE = 1024
 
 
-class Pulled:
+class Pulled(Model):
     """A model that each epoch pulls a quarter of the way towards a site's own numbers."""
 
-    remembers = False
     layout = Layout([Tensor("weight", (32, 31), Role.DENSE), Tensor("bias", (32,), Role.BIAS)])
 
     def initial(self, seed: int) -> Vector:
         return self.layout.zeros()
 
-    def way(self, data: Examples) -> Way:
-        return "here"
-
-    def steps(self, examples: int, settings: TrainSettings) -> int:
-        return batches(examples, settings)
-
-    def epochs(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-        enough: Enough | None = None,
-    ) -> Iterator[Trained]:
+    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
         steps = 0
         while True:
-            steps += -(-len(data) // settings.batch_size)
+            steps += -(-len(data) // lesson.settings.batch_size)
             vector = vector + np.float32(0.25) * (data.x[0] - vector)
             yield Trained(vector, steps, float(abs(data.x[0, 0] - vector[0])))
 
@@ -109,6 +93,12 @@ GOLDEN = {
     ("AsyncDVW(a)", "raw"): "eaac1673b1bb7759",
     ("AsyncDVW(a)", "ecdq(bits=2)"): "6b4a1de1b06fc3b8",
     ("AsyncDVW(a)", "error_feedback | stc(sparsity=0.1)"): "7346b5eec1c04228",
+    ("FedBuff", "raw"): "2bd15eae01dc47c4",
+    ("FedBuff", "ecdq(bits=2)"): "48955b7590acb511",
+    ("FedBuff", "error_feedback | stc(sparsity=0.1)"): "fdae2c7d3e69fb32",
+    ("FedBuffDVW", "raw"): "80ae38942c09296c",
+    ("FedBuffDVW", "ecdq(bits=2)"): "2ff818249482f598",
+    ("FedBuffDVW", "error_feedback | stc(sparsity=0.1)"): "9ef8379716103191",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -297,3 +298,45 @@ def test_a_damaged_state_is_a_failed_task(tmp_path):
         file.write_bytes(b"rubbish")
         local.submit([task("a", "again")])
         assert heard(local, 1)[0].reason == "task was refused"
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["alone", "with another child"])
+def test_learners_end_with_a_controller_that_is_killed(tmp_path, copied):
+    """Also one that trains at that moment, and also if something else was forked that holds copies of its pipes."""
+    told = tmp_path / "children"
+    controller = os.fork()
+    if not controller:
+        engine = LocalEngine(learners("sleeper", "b", "c"), keep=str, check=lambda *_: None)
+        others = [os.fork()] if copied else []
+        if 0 in others:
+            time.sleep(120)
+        start = model().initial(0)
+        engine.submit([TrainTask("t", "sleeper", 0, start, SETTINGS), EvaluateTask("t@b", "b", start)])
+        time.sleep(0.5)
+        pids = [each.process.pid for each in engine._processes.values()]
+        told.with_suffix(".begun").write_text(" ".join(map(str, [*pids, *others])))
+        told.with_suffix(".begun").rename(told)
+        time.sleep(120)
+    while not told.exists():
+        time.sleep(0.02)
+    pids = [int(pid) for pid in told.read_text().split()]
+    assert len(pids) == 4 + copied
+    os.kill(controller, signal.SIGKILL)
+    os.waitpid(controller, 0)
+    if copied:
+        other = pids.pop()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and any(map(is_alive, pids)):
+        time.sleep(0.02)
+    left = [pid for pid in pids if is_alive(pid)]
+    for pid in [*left, *([other] if copied else [])]:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and has not ended; one that has may wait for somebody to ask for its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,4 +1,4 @@
-"""What those who look on are told is what the controller decided, once, however often the run is gone on with."""
+"""What those who look on are told is what the controller decided, once, however often the run is resumed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.engines.flower.loop import LoopPost
+from tests.engines.flower.loop import LoopPost, TwoDesks
 from tests.engines.test_engine_contract import MODEL, SETTINGS, Kept, heard
 
 from abaton.codecs import parse
@@ -67,7 +67,7 @@ def local(learners: Mapping[str, Learner], keep: Callable[[bytes], str], folder:
 
 
 def flower(learners: Mapping[str, Learner], keep: Callable[[bytes], str], folder: Path) -> Engine:
-    desks = [Desk(each, Place(role, folder)) for each in learners.values() for role in ("train", "evaluate")]
+    desks = [TwoDesks(lambda role, each=each: Desk(each, Place(role, folder))) for each in learners.values()]
     network = Network("run", MODEL.layout.digest, poll=0.001)
     return FlowerEngine(LoopPost(dict(enumerate(desks))), network, keep=keep, check=lambda *_: None)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier
-from tests.engines.flower.loop import LoopPost
+from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.codecs import parse
-from abaton.control import POLICIES, Rules, TrainSettings, community_model
+from abaton.control import POLICIES, Rules, State, TrainSettings, community_model
 from abaton.engines import Driver, Engine, LocalEngine, Running, VirtualEngine, live, local
 from abaton.engines.flower import Desk, FlowerEngine, Network, Place
 from abaton.learning import Examples, Learner, Personal, SklearnModel
@@ -71,9 +71,8 @@ def test_a_run_leaves_nothing_for_the_next_one(tmp_path, keeps, engines):
 def test_a_desk_that_answers_two_runs_keeps_them_apart(tmp_path):
     codec, model, _ = KEEPS["error feedback"]
     desks = [
-        Desk(learner, Place(role, tmp_path / name))
-        for name, learner in learners(codec, model).items()
-        for role in ("train", "evaluate")
+        TwoDesks(lambda role, name=name, each=each: Desk(each, Place(role, tmp_path / name)))
+        for name, each in learners(codec, model).items()
     ]
 
     def make(journal: Journal) -> Engine:
@@ -113,6 +112,42 @@ def test_two_runs_that_are_given_one_folder_keep_what_they_keep_apart(tmp_path):
         between = life(store, "second")
         assert len(between) == 5
         assert life(store, "first") == between
+
+
+def test_a_run_over_a_network_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    """Desks at the sites keep what they keep; the centre tells only what came after its checkpoint."""
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("abaton.engines.checkpoint.SHARE", float("inf"))
+    codec, model, settings = KEEPS["error feedback"]
+    told: list[object] = []
+
+    def life(store: Store, name: str, watch: Callable[..., None] | None = None) -> None:
+        desks = [
+            TwoDesks(lambda role, place=place, each=each: Desk(each, Place(role, tmp_path / name / place)))
+            for place, each in learners(codec, model).items()
+        ]
+        journal, states = Journal(store, name), tmp_path / "states"
+        run = Running(rules_for(settings), model, parse(codec), journal, dict, states, every=3)
+        network = Network(name, model.layout.digest, poll=0.001)
+        post = LoopPost(dict(enumerate(desks)))
+        live(run, FlowerEngine(post, network, keep=journal.payloads.put, check=run.check), watch)
+
+    def cut(state: State, _: object) -> None:
+        if state.version == 3:
+            raise Cut
+
+    with Store(tmp_path / "store") as store:
+        life(store, "whole")
+        with pytest.raises(Cut):
+            life(store, "cut", cut)
+        known = Journal(store, "cut").known
+        assert store.checkpoint_folder("cut").exists()
+        life(store, "cut", lambda *event: told.append(event))
+        assert len(told) - (Journal(store, "cut").known - known) < 6
+        assert known > 9
+        ends = [[row.digest for row in store.models(name)] for name in ("whole", "cut")]
+    assert len(ends[0]) == 5
+    assert ends[0] == ends[1]
 
 
 def test_a_run_that_has_not_begun_finds_nothing_of_one_that_had_its_name(tmp_path):

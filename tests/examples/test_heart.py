@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import json
 from collections import Counter
 from dataclasses import replace
 from datetime import date
@@ -13,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fhir.resources.R4B import get_fhir_model_class
+from tests.records.making import HELD
 
 from abaton.records import Consented, Deidentifier, Pseudonyms, Record, Rule, problems
 from abaton.records.anonymity.federated import choose
 from abaton.records.deid.need import Need
 from abaton.records.features import Reason, featurise, hidden, histogram, pooled, scaled, statistics
-from abaton.records.sources import documents, find
+from abaton.site.tables.mapping import load_mapping
+from abaton.site.tables.source import TableSource
 from abaton.study import load_study, notes_on
 
 HERE = Path(__file__).parents[2] / "examples" / "heart"
@@ -43,14 +43,16 @@ CODED = {
 }
 
 
-def load_converter():
-    spec = importlib.util.spec_from_file_location("heart_convert", HERE / "convert.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+FILES = {"cleveland": "cleveland", "hungary": "hungarian", "switzerland": "switzerland", "long-beach": "va"}
+MAPPING = load_mapping(HERE / "mapping.toml")
+COLUMNS = MAPPING.tables[0].header
+TYPES = frozenset({"Patient", "Observation", "Condition"})
 
 
-convert = load_converter()
+def read(folder, name):
+    """The records that a hospital's file becomes."""
+    source = TableSource([folder / f"processed.{FILES[name]}.data"], MAPPING, TYPES)
+    return [record.content for record in source.records()]
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +65,15 @@ def test_the_study_is_complete(study):
     assert study.learning.policy.name == "AsyncDVW(na)"
 
 
-def test_a_made_up_patient_becomes_valid_fhir():
-    row = dict(zip(convert.COLUMNS, [63, 1, 1, 145, 233, 1, 2, 150, 0, 2.3, 3, 0, 6, 1], strict=True))
-    made = list(convert.records("test", 1, row))
+def test_the_mapping_fits_on_a_page():
+    assert len((HERE / "mapping.toml").read_text().splitlines()) <= 40
+
+
+def test_a_made_up_patient_becomes_valid_fhir(tmp_path):
+    (tmp_path / "processed.va.data").write_text(
+        "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,1\n"
+    )
+    made = read(tmp_path, "long-beach")
     assert Counter(each["resourceType"] for each in made) == {"Patient": 1, "Observation": 12, "Condition": 1}
     for each in made:
         get_fhir_model_class(each["resourceType"]).model_validate(each)
@@ -73,17 +81,9 @@ def test_a_made_up_patient_becomes_valid_fhir():
 
 
 def test_question_marks_and_zeros_are_missing(tmp_path):
-    (tmp_path / "x.data").write_text("35,1,4,0,0,?,0,130,1,?,?,?,7,3\n")
-    (row,) = convert.rows(tmp_path / "x.data")
-    assert [name for name, value in row.items() if value is None] == [
-        "trestbps",
-        "chol",
-        "fbs",
-        "oldpeak",
-        "slope",
-        "ca",
-    ]
-    assert len(list(convert.records("test", 1, row))) == 1 + 6 + 1
+    (tmp_path / "processed.va.data").write_text("35,1,4,0,0,?,0,130,1,?,?,?,7,3\n")
+    made = read(tmp_path, "long-beach")
+    assert Counter(each["resourceType"] for each in made) == {"Patient": 1, "Observation": 6, "Condition": 1}
 
 
 def tables(study, folder, need: Need, plan=None):
@@ -91,8 +91,7 @@ def tables(study, folder, need: Need, plan=None):
     made = {}
     for name in SIZES:
         make = Deidentifier(need, Pseudonyms(study.study.id, KEY, site=name), year=TODAY.year)
-        raw = (json.loads(text) for source in find([str(folder / name)]) for text, _ in documents(source))
-        kept = (make(Consented.on_ground(Record(each), "published data")) for each in raw)
+        kept = (make(Consented(Record(each), HELD)) for each in read(folder, name))
         made[name] = featurise(plan or study.plan(), [each for each in kept if each is not None])
     return made
 
@@ -111,10 +110,8 @@ def auroc(made):
 
 
 @pytest.fixture(scope="module")
-def records(shared, tmp_path_factory):
-    out = tmp_path_factory.mktemp("heart")
-    assert convert.convert(shared / "data" / "heart", out) == SIZES
-    return out
+def records(shared):
+    return shared / "data" / "heart"
 
 
 @pytest.fixture(scope="module")
@@ -123,12 +120,12 @@ def made(study, records):
 
 
 @pytest.fixture(scope="module")
-def files(shared):
+def files(records):
     found = {}
-    for name, file in convert.HOSPITALS.items():
-        with (shared / "data" / "heart" / f"processed.{file}.data").open() as stream:
+    for name, file in FILES.items():
+        with (records / f"processed.{file}.data").open() as stream:
             lines = [line for line in csv.reader(stream) if line]
-        found[name] = [dict(zip(convert.COLUMNS, line, strict=True)) for line in lines]
+        found[name] = [dict(zip(COLUMNS, line, strict=True)) for line in lines]
     return found
 
 
@@ -177,11 +174,9 @@ def test_the_hospital_without_cholesterol_is_told_so(made):
 
 @pytest.mark.shared
 def test_records_are_valid_fhir_and_hold_no_name(records):
-    for source in find([str(records / "hungary")]):
-        for text, _ in list(documents(source))[:60]:
-            each = json.loads(text)
-            get_fhir_model_class(each["resourceType"]).model_validate(each)
-            assert not {"name", "birthDate", "address"} & each.keys()
+    for each in read(records, "hungary")[::40]:
+        get_fhir_model_class(each["resourceType"]).model_validate(each)
+        assert not {"name", "birthDate", "address"} & each.keys()
 
 
 def anonymous(study, made):
@@ -214,8 +209,8 @@ def test_what_privacy_costs(study, records, made):
     )
     plan = study.plan()
     widths = {"age": 10, "pressure": 10, "cholesterol": 25}
-    inputs = tuple(replace(each, band=widths.get(each.name)) for each in plan.inputs)
-    banded = auroc(tables(study, records, need, replace(plan, inputs=inputs)))
+    inputs = tuple(each.model_copy(update={"band": widths.get(each.name)}) for each in plan.inputs)
+    banded = auroc(tables(study, records, need, plan.model_copy(update={"inputs": inputs})))
     hiding = auroc(anonymous(study, made)[0])
     print(  # noqa: T201
         f"AUROC of all data pooled: raw {raw:.4f}, de-identified {plain:.4f}, in bands {banded:.4f}, "

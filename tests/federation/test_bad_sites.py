@@ -60,11 +60,9 @@ def one_class(place: Path, four: Demonstration) -> None:
 def expired(place: Path, four: Demonstration) -> None:
     registry = Registry(Database(place / "consents.db", metadata))
     key, before = (place / "tags.key").read_bytes(), NOW - timedelta(days=30)
-    for each in resources(place / "Patient.ndjson"):
-        person = subject_tag(key, each["id"])
-        registry.opt_in(person, before)
-        until = NOW - timedelta(days=2)
-        registry.enrol(person, four.study.study.id, four.study.hash, before, until=until)
+    people = [subject_tag(key, each["id"]) for each in resources(place / "Patient.ndjson")]
+    until = dict.fromkeys(people, NOW - timedelta(days=2))
+    registry.enrol(until, four.study.study.id, four.study.hash, before)
 
 
 def half_written(place: Path, four: Demonstration) -> None:

@@ -68,7 +68,7 @@ def test_the_sum_of_the_sites_counts_is_judged_as_one_pile():
     scores = np.concatenate([model.score(vector, examples(m.test)).predictions[:, 1] for m in made.each])
     labels = np.concatenate([m.test.y for m in made.each])
     exact = judge(count_scores(scores, labels), resamples=0)
-    assert lines["all sites"]["measures"]["auroc"]["value"] == pytest.approx(exact["auroc"].value, abs=0.005)
+    assert lines["all sites"]["measures"]["auroc"]["value"] == pytest.approx(exact["auroc"].value, abs=0.01)
     assert lines["all sites"]["subjects"] == "100"
     assert judged["curves"]["community"]["roc"][1][-1] == 1.0
 

@@ -1,4 +1,4 @@
-"""The one road from Python: a run is made of what it says, gone on with or refused, and its result can be used."""
+"""The one road from Python: a run is made of what it says, resumed or refused, and its result can be used."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def beginning_at(value: float) -> TorchModel:
 class Lazy(Noise):
     """A learner that does less than it should."""
 
-    def epochs(self, vector, data, settings, shuffle, local=None, enough=None):
-        for trained in super().epochs(vector, data, settings, shuffle, local, enough):
+    def epochs(self, vector, data, lesson):
+        for trained in super().epochs(vector, data, lesson):
             yield replace(trained, vector=vector)
 
 

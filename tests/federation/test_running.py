@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from abaton.control import Arrived
+from abaton.engines import Checkpoints
 from abaton.errors import Refused, SettingsError
 from abaton.federation import POOLED, Run, StudyOptions, alone, resume_study, run_study
 from abaton.governance import Action, Registry, members_of, metadata, rounds_with
@@ -144,7 +147,8 @@ def test_who_withdraws_between_two_rounds_is_out_of_the_next(four, store):
     used = [body for body in arrived if person in members_of(registry.database, body["cohort"])]
     assert len(used) == 3  # the demonstration lets them go after the third
     assert used == arrived[:3]
-    assert [body["examples"] for body in arrived[3:]] == [used[0]["examples"] - 1] * (len(arrived) - 3)
+    told = {body["examples"] for body in arrived}
+    assert len(told) == 1, "a number that went down by one would tell of the person who left"
     assert len(arrived) > 3
     # The registry tells the same, from the person's side.
     rounds = [number for run, number in rounds_with(registry.database, study, person) if run == row.run]
@@ -251,6 +255,47 @@ def test_who_withdraws_while_a_run_is_cut_off_is_not_in_the_rest_of_it(
     assert not any(person in members_of(registry.database, body["cohort"]) for body in later)
 
 
+def test_a_withdrawal_means_the_same_from_a_checkpoint_and_from_the_journal(four, tmp_path, monkeypatch):
+    """Somebody withdraws while a run is cut off; one copy of it has its checkpoint, the other its journal alone."""
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    often = partial(Checkpoints, every=3, clock=lambda: 0.0)
+    monkeypatch.setattr("abaton.engines.living.Checkpoints", lambda folder, _every: often(folder))
+    policy = four.study.learning.policy.model_copy(
+        update={"name": "SyncFedAvg", "evaluators": None, "choice": None}
+    )
+    changed = {"policy": policy, "rounds": 6, "codec": "error_feedback | stc(sparsity=0.2)"}
+    learning = four.study.learning.model_copy(update=changed)
+    study = study_from_toml(write_toml(four.study.model_copy(update={"learning": learning})))
+    for place in four.sites:
+        republish(Registry(Database(place.parent / "consents.db", metadata)), four.study, study)
+    chosen = StudyOptions(5, resamples=0)
+    with Store(tmp_path / "store") as store, pytest.raises(Cut):
+        run_study(study, four.sites, store, chosen, name="cut", engine="local", watch=after(18))
+    shutil.copytree(
+        tmp_path / "store", tmp_path / "journal alone", ignore=shutil.ignore_patterns("checkpoints")
+    )
+    ends = []
+    for folder in ("store", "journal alone"):
+        with Store(tmp_path / folder) as store:
+            before = rows_of(store, "cut")
+            assert store.checkpoint_folder("cut").exists() == (folder == "store")
+            if not ends:
+                used = next(b for kind, b in before if kind == "Arrived" and b["learner"] == "athens")
+                withdraw_somebody(four, 0, used)
+            heard = after(0)
+            ended = resume_study(store, store.run("cut"), watch=heard)
+            assert ended.status == "finished"
+            whole = rows_of(store, "cut")
+            assert whole[: len(before)] == before
+            told = heard.heard - (len(whole) - len(before))
+            assert told < 8 if folder == "store" else told == len(before)
+            later = [b for kind, b in whole[len(before) :] if kind == "Arrived" and b["learner"] == "athens"]
+            assert {body["examples"] for body in later} <= {used["examples"], used["examples"] - 1}
+            ends.append([row.digest for row in store.models("cut")])
+    assert len(ends[0]) == 7
+    assert ends[0] == ends[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 1], ids=["nobody stays", "one stays"])
 def test_a_site_that_everybody_leaves_while_a_run_is_cut_off_stops_and_the_others_go_on(
@@ -280,10 +325,8 @@ def republish(registry: Registry, old, new) -> None:
     """Publish another document, and let everybody who agreed to the old one agree to it."""
     everybody = sorted(registry.who_may(old.study.id, Action.TRAIN, NOW)[1])
     publish(registry, new, NOW - timedelta(days=30))
-    for person in everybody:
-        registry.enrol(
-            person, new.study.id, new.hash, NOW - timedelta(days=30), until=NOW + timedelta(days=3650)
-        )
+    until = dict.fromkeys(everybody, NOW + timedelta(days=3650))
+    registry.enrol(until, new.study.id, new.hash, NOW - timedelta(days=30))
     registry.database.close()
 
 
@@ -333,14 +376,24 @@ def test_the_model_of_a_study_is_there_to_be_used(four, store):
     fresh = Run(store, run.name)
     assert np.array_equal(fresh.predict(rows), chances), "the run alone knows how to use its model"
     logits = fresh.model(torch.zeros(1, len(use["columns"])))
-    means = {name: [use["scale"].get(name, [0.0])[0]] for name in use["columns"]}
-    filled = {
-        name: value if use["scale"].get(name, [0, 0, True])[2] else [0.0] for name, value in means.items()
-    }
-    assert np.allclose(logits.softmax(1).detach().numpy(), fresh.predict(filled), atol=1e-6)
+    usual = {name: [np.nan if use["scale"].get(name, [0, 0, 0])[2] else 0.0] for name in use["columns"]}
+    assert np.allclose(logits.softmax(1).detach().numpy(), fresh.predict(usual), atol=1e-6)
     assert run.metrics["auroc"] > 0.5
     with pytest.raises(SettingsError, match="there is no column"):
         run.predict({"nonsense": [1.0]})
+
+
+def test_new_people_are_seen_in_the_ranges_that_the_model_has_learned_in(four, store):
+    run = run_study(four.study, four.sites, store, options(four), now=NOW)
+    use = run.row.recipe["use"]
+    level = use["ranges"][0]
+    assert level, "in this study ages are told in ranges"
+    width = (5, 10, 20, 40)[level - 1]
+    ages = [float(3 * width), 4 * width - 1.0, float(4 * width)]
+    rows = {name: ages if name == "age" else [0.0] * 3 for name in use["columns"]}
+    first, last, older = Run(store, run.name).predict(rows)[:, 1]
+    assert first == last, "whoever is in one range is one to the model"
+    assert last != older
 
 
 def test_learners_of_a_study_that_are_alike_train_in_one_call(four, store, monkeypatch):

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from abaton.governance import Ask, Audit, Registry, Ring, metadata
-from abaton.governance.tags import tag
-from abaton.governance.times import moment
+from abaton.governance import Ask, Audit, Entry, Registry, Ring, metadata
+from abaton.governance.audit import append_in
+from abaton.governance.standing import subject_lock, write_consent
+from abaton.governance.words import moment, tag
 from abaton.store import Database
 
 WHEN = "2026-03-01T12:00:00.000Z"
@@ -59,9 +60,18 @@ def registry(database):
     """A registry in which the study is published and Ann has said yes."""
     made = Registry(database)
     made.publish(STUDY, DOCUMENT, NOW, ends=NOW + 100 * DAY, keep_until=NOW + 200 * DAY)
-    made.opt_in(person("ann"), NOW)
-    made.enrol(person("ann"), STUDY, DOCUMENT, NOW, until=NOW + 50 * DAY)
+    made.enrol({person("ann"): NOW + 50 * DAY}, STUDY, DOCUMENT, NOW)
     return made
+
+
+def say(registry: Registry, ask: Ask, consent: dict, when: datetime) -> None:
+    """Write any consent into a registry, as one that came on some way."""
+
+    def work(connection) -> None:
+        write_consent(connection, ask, consent, when)
+        append_in(connection, Entry("consent-said", about=ask.subject, study=ask.study), when)
+
+    registry.database.write(work, lock=subject_lock(ask.subject))
 
 
 def asking(name: str = "ann", **more) -> Ask:

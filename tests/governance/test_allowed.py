@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from datetime import timedelta
 
 import pytest
 import sqlalchemy as sql
-from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, person
+from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, person, say
 
 from abaton.governance import (
     Action,
@@ -23,7 +22,7 @@ from abaton.governance import (
     rounds_with,
     schema,
 )
-from abaton.governance import allowed as allowed_module
+from abaton.governance import standing as standing_module
 from abaton.governance.cohorts import take_snapshot
 from abaton.governance.consents import ended
 from abaton.governance.elsewhere import set_opt_outs
@@ -56,21 +55,22 @@ def happens(registry: Registry, rng: random.Random, when) -> None:
     ask = Ask(subject, STUDY, DOCUMENT)
     match rng.randrange(8):
         case 0:
-            registry.opt_in(subject, when, when + rng.randint(1, 30) * DAY if rng.random() < 0.3 else None)
+            until = when + rng.randint(1, 30) * DAY if rng.random() < 0.3 else None
+            say(registry, Ask(subject), make_consent(Ask(subject), when, until), when)
         case 1 | 2:
             until = when + rng.randint(0, 40) * DAY if rng.random() < 0.7 else None
             people = {each: until for each in rng.sample(PEOPLE, 3) if each not in registry.who_is_out()}
-            registry.enrol_many(people, STUDY, DOCUMENT, when)
+            registry.enrol(people, STUDY, DOCUMENT, when)
         case 3:
             registry.withdraw(subject, STUDY, when)
         case 4:
-            registry.opt_out(subject, when)
+            say(registry, Ask(subject), ended(make_consent(Ask(subject), when, None), when), when)
         case 5:
-            registry.receive(timed(ask, rng), ask, when)
+            say(registry, ask, timed(ask, rng), when)
         case 6:
             set_opt_outs(registry, rng.sample(PEOPLE, rng.randint(0, 3)), when)
         case 7:
-            registry.receive(ended(make_consent(ask, when, None), when), ask, when)
+            say(registry, ask, ended(make_consent(ask, when, None), when), when)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -113,11 +113,11 @@ def test_without_a_change_the_very_same_set_is_given_back(registry):
 
 def test_nobody_is_judged_again_without_a_reason(registry, monkeypatch):
     judgements: list[str] = []
-    real = allowed_module.windows
+    real = standing_module.windows
     monkeypatch.setattr(
-        allowed_module, "windows", lambda consent, ask: judgements.append(ask.subject) or real(consent, ask)
+        standing_module, "windows", lambda consent, ask: judgements.append(ask.subject) or real(consent, ask)
     )
-    registry.enrol_many(dict.fromkeys(PEOPLE, NOW + 30 * DAY), STUDY, DOCUMENT, NOW)
+    registry.enrol(dict.fromkeys(PEOPLE, NOW + 30 * DAY), STUDY, DOCUMENT, NOW)
     registry.who_may(STUDY, Action.TRAIN, NOW)
     at_first = len(judgements)
     assert at_first <= 4  # those that differ in nothing but the tag are judged once
@@ -146,7 +146,7 @@ def test_a_backup_that_was_put_back_is_noticed(registry):
     registry.withdraw(ann, STUDY, NOW)
     assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == frozenset()
     database.write(put_back)
-    registry.enrol_many({bob: None}, STUDY, DOCUMENT, NOW)  # the chain is as long as before, or longer
+    registry.enrol({bob: None}, STUDY, DOCUMENT, NOW)  # the chain is as long as before, or longer
     assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == {ann, bob}
 
 
@@ -154,11 +154,11 @@ def test_many_are_enrolled_together_or_not_at_all(registry):
     before = len(registry.subjects(STUDY))
     set_opt_outs(registry, [PEOPLE[2]], NOW)
     with pytest.raises(Denied, match="opted-out"):
-        registry.enrol_many(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
+        registry.enrol(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
     assert len(registry.subjects(STUDY)) == before
     assert registry.consent(PEOPLE[0]) is None
     set_opt_outs(registry, [], NOW)
-    registry.enrol_many(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
+    registry.enrol(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
     assert set(PEOPLE) < registry.who_may(STUDY, Action.TRAIN, NOW)[1]
 
 
@@ -167,7 +167,7 @@ def test_an_opt_out_wins_until_it_is_lifted(registry):
     assert set_opt_outs(registry, [ann, PEOPLE[0]], NOW) == (2, 0)
     assert set_opt_outs(registry, [ann, PEOPLE[0]], NOW) == (0, 0)
     assert registry.reason(Ask(ann, STUDY, DOCUMENT), NOW).value == "opted-out"
-    registry.opt_in(ann, NOW)  # a yes does not help
+    say(registry, Ask(ann), make_consent(Ask(ann), NOW, None), NOW)  # a yes does not help
     assert registry.who_may(STUDY, Action.TRAIN, NOW)[1] == frozenset()
     assert registry.who_is_out() == {ann, PEOPLE[0]}
     assert set_opt_outs(registry, [PEOPLE[0]], NOW) == (0, 1)
@@ -177,11 +177,11 @@ def test_an_opt_out_wins_until_it_is_lifted(registry):
 
 def test_a_cohort_that_differs_little_is_written_as_the_difference(registry):
     database = registry.database
-    registry.enrol_many(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
+    registry.enrol(dict.fromkeys(PEOPLE), STUDY, DOCUMENT, NOW)
     first = take_snapshot(registry, STUDY, Action.TRAIN, NOW, sorted(PEOPLE))
     registry.withdraw(PEOPLE[4], STUDY, NOW + DAY)
     second = take_snapshot(registry, STUDY, Action.TRAIN, NOW + DAY, sorted(PEOPLE), first)
-    registry.enrol_many({PEOPLE[4]: None}, STUDY, DOCUMENT, NOW + 2 * DAY)
+    registry.enrol({PEOPLE[4]: None}, STUDY, DOCUMENT, NOW + 2 * DAY)
     registry.withdraw(PEOPLE[5], STUDY, NOW + 2 * DAY)
     third = take_snapshot(registry, STUDY, Action.TRAIN, NOW + 2 * DAY, sorted(PEOPLE), second)
     whole = take_snapshot(Registry(database), STUDY, Action.TRAIN, NOW + 2 * DAY, sorted(PEOPLE))
@@ -195,19 +195,3 @@ def test_a_cohort_that_differs_little_is_written_as_the_difference(registry):
     assert rounds_with(database, STUDY, PEOPLE[6]) == [("run", 0), ("run", 1), ("run", 2)]
     written = database.read(lambda c: c.scalar(sql.select(sql.func.count()).select_from(schema.members)))
     assert written == 13
-
-
-def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path):
-    from abaton.governance import metadata
-    from abaton.store import Database
-
-    with Database(tmp_path / "old.db", metadata) as database:
-        database.write(lambda c: c.execute(sql.text("ALTER TABLE snapshots DROP COLUMN base")))
-        database.write(lambda c: c.execute(schema.tables.update().values(version=1)))
-    with Database(tmp_path / "old.db", metadata) as database:
-        registry = Registry(database)
-        registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
-        registry.enrol_many({PEOPLE[0]: None}, STUDY, DOCUMENT, NOW)
-        made = take_snapshot(registry, STUDY, Action.TRAIN, NOW)
-        assert members_of(database, made.id) == [PEOPLE[0]]
-    assert json.dumps(list(made.members))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -11,8 +12,21 @@ from fhir.resources.R4B.auditevent import AuditEvent
 from tests.governance.conftest import DAY, NOW, STUDY, person
 
 from abaton.errors import SettingsError
-from abaton.governance import Audit, Denied, Entry, metadata, schema, verifier, verify
+from abaton.governance import (
+    Audit,
+    Denied,
+    Entry,
+    Held,
+    Registry,
+    metadata,
+    schema,
+    state_ground,
+    verifier,
+    verify,
+)
 from abaton.governance.audit import audit_event, chain_hash
+from abaton.records import Consented, Record
+from abaton.records.stages import ConsentedLot
 from abaton.store import Database
 
 
@@ -162,3 +176,36 @@ def test_an_entry_and_what_it_tells_of_are_one(audit):
         audit.database.write(work)
     assert list(audit.rows()) == []
     assert schema.audit.name == "audit"
+
+
+def test_a_ground_is_made_from_the_chain_alone(database, audit):
+    with pytest.raises(TypeError):
+        Held("vote 7/2026", "ab" * 32)
+    registry = Registry(database)
+    with pytest.raises(SettingsError, match="holds no ground"):
+        registry.held("consent")  # an empty chain holds nothing
+    for words in ("", "  "):
+        with pytest.raises(SettingsError, match="no ground is stated"):
+            state_ground(registry, "heart", "ab" * 32, "north", words, NOW)
+    held = state_ground(registry, "heart", "ab" * 32, "north", "vote 7/2026 of Dr Chalmers", NOW)
+    again = state_ground(registry, "heart", "ab" * 32, "north", "vote 7/2026 of Dr Chalmers", NOW)
+    ((_, body, end),) = audit.rows()
+    assert held == again
+    assert held.chain == end
+    assert "Chalmers" not in body  # the chain has the fingerprint of the words
+    assert json.loads(body)["action"] == "ground-stated"
+
+
+@pytest.mark.parametrize(
+    "ground", ["vote 7/2026", "", None, b"ab" * 32], ids=["words", "empty", "none", "bytes"]
+)
+def test_no_record_is_consented_on_mere_words(ground):
+    for made in (lambda: Consented(Record({}), ground), lambda: ConsentedLot([{}], ground)):
+        with pytest.raises(TypeError, match="audit chain"):
+            made()
+
+
+def test_a_record_is_consented_on_a_ground_that_the_chain_holds(database):
+    held = state_ground(Registry(database), "heart", "ab" * 32, "north", "vote 7/2026", NOW)
+    assert Consented(Record({}), held).ground.words == "vote 7/2026"
+    assert pickle.loads(pickle.dumps(held)) == held

@@ -14,8 +14,7 @@ from tests.governance.conftest import DOCUMENT, STUDY, person
 
 from abaton.governance import Action, Ask, Reason, Registry, judge
 from abaton.governance.consents import windows
-from abaton.governance.elsewhere import keep_terms, set_opt_outs
-from abaton.governance.enrolling import is_plain
+from abaton.governance.elsewhere import is_plain, keep_terms, set_opt_outs
 from abaton.governance.forms import Doubt, Form, read, together
 
 PLACE = Path(__file__).parent / "forms"

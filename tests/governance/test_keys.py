@@ -21,8 +21,8 @@ from abaton.governance.keys import (
     write_public,
     write_ring,
 )
-from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.statements import check, state
+from abaton.governance.words import Denied, RefusalCode
 
 LATER, LAST = "2027-03-01T12:00:00Z", "2028-03-01T12:00:00Z"
 

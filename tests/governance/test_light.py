@@ -25,11 +25,13 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
 
 sys.meta_path.insert(0, Blocked())
-from abaton.governance import Action, Ask, judge, make_consent, tag
+from abaton.governance import Action, Ask, Permit, judge, make_consent, tag
 from abaton.governance.forms import Form, read, together
-from abaton.study import load_study
+from abaton.study import load_study, study_from_toml, write_toml
 
 study = load_study(Path(sys.argv[1]))
+assert study.learning is not None
+assert study_from_toml(write_toml(study)).hash == study.hash
 now = datetime(2026, 3, 1, tzinfo=UTC)
 ask = Ask(tag(bytes(32), "subject", "1"), study.study.id, study.hash)
 assert judge(make_consent(ask, now, None), ask, now).allows
@@ -37,6 +39,8 @@ form = Form("policy", frozenset({"https://hospital.example/policies/research/3"}
             {Action.TRAIN: frozenset({"*"})}, scopes=frozenset({"patient-privacy"}))
 terms = together([read(json.loads(Path(sys.argv[2]).read_text().splitlines()[0]), [form])])
 assert judge(terms.consent(ask), Ask(ask.subject, ask.study, ask.document, Action.TRAIN), now).allows
+permit = Permit("7", "body", now.date(), now.date(), (study.study.purpose.value,), study.hash)
+assert permit.reason(study.hash, study.study.purpose.value, now, Action.TRAIN).allows
 assert not HEAVY & {name.partition(".")[0] for name in sys.modules}
 print(study.hash)
 """

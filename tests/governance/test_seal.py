@@ -13,19 +13,21 @@ from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import AbatonError
 from abaton.governance.keys import Ring
-from abaton.governance.refusals import Denied, RefusalCode
-from abaton.governance.sealfiles import canonical_lines, open_file, seal_file
 from abaton.governance.sealing import (
     CHUNK,
     MAGIC,
     Compression,
     Header,
+    canonical_lines,
     frame,
     look,
+    open_file,
     opened,
     seal,
+    seal_file,
     write_preamble,
 )
+from abaton.governance.words import Denied, RefusalCode
 
 CENTRE = Ring.new("centre", drawing("centre"), WHEN)
 SITE = Ring.new("site-a", drawing("site"), WHEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from tests.governance.conftest import DAY, DOCUMENT, NEWER, NOW, STUDY, WHEN, asking, drawing, person
@@ -18,6 +19,7 @@ from abaton.governance import (
     Header,
     Inbox,
     Outbox,
+    Permit,
     PublicRing,
     RefusalCode,
     Registry,
@@ -25,6 +27,8 @@ from abaton.governance import (
     SenderRole,
     Senders,
     metadata,
+    note_permit,
+    set_opt_outs,
     verifier,
     verify,
 )
@@ -46,8 +50,7 @@ def outbox(tmp_path):
     with Database(tmp_path / "site.db", metadata) as database:
         registry = Registry(database)
         registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
-        registry.opt_in(person("ann"), NOW)
-        registry.enrol(person("ann"), STUDY, DOCUMENT, NOW)
+        registry.enrol({person("ann"): None}, STUDY, DOCUMENT, NOW)
         yield Outbox(tmp_path / "outbox", database)
 
 
@@ -106,6 +109,69 @@ def test_nothing_is_queued_without_consent(outbox, site, centre):
     assert list(outbox.folder.iterdir()) == []
     with pytest.raises(SettingsError):
         outbox.put(Ask("", STUDY, DOCUMENT), [], site.signing, centre.public.sealing, NOW, drawing("x"))
+
+
+def permit(**more) -> Permit:
+    actions = (Action.COLLECT, Action.SEND)
+    made = Permit("7", "body", NOW.date(), (NOW + 10 * DAY).date(), ("screening",), DOCUMENT, actions)
+    return replace(made, **more)
+
+
+def test_records_are_sent_on_a_permit_that_says_so_minus_opt_outs_and_withdrawals(
+    inbox, outbox, site, centre
+):
+    near, far = Registry(outbox.database), inbox.registry
+    note_permit(near, STUDY, "screening", permit(), NOW)
+    queued = queue(outbox, site, centre, "bob")  # who has never been asked
+    upload(inbox, outbox, queued)
+    with pytest.raises(Denied, match="sending is not allowed: not-opted-in"):
+        inbox.accept(queued.digest, NOW)  # the centre has to know of the permit, too
+    note_permit(far, STUDY, "screening", permit(), NOW)
+    upload(inbox, outbox, queued)
+    assert inbox.accept(queued.digest, NOW)["body"]["sequence"] == queued.sequence
+    set_opt_outs(near, [person("carl")], NOW)
+    near.withdraw(person("ann"), STUDY, NOW)
+    near.withdraw(person("dora"), STUDY, NOW)  # who has no consent to take back, and says no
+    late = queue(outbox, site, centre, "bob", content=b"more")
+    for name, reason in (("carl", "opted-out"), ("ann", "withdrawn"), ("dora", "withdrawn")):
+        with pytest.raises(Denied) as caught:
+            queue(outbox, site, centre, name)
+        assert caught.value.reason == reason
+    upload(inbox, outbox, late)
+    with pytest.raises(Denied, match="not-opted-in"):
+        inbox.accept(late.digest, NOW + 11 * DAY)  # the permit has expired meanwhile
+    order = write_order(site.signing, STUDY, person("bob"), NOW + DAY)
+    assert inbox.delete(order, NOW + DAY)["body"]["records"] == 1
+    again = queue(outbox, site, centre, "bob", content=b"again")
+    upload(inbox, outbox, again)
+    with pytest.raises(Denied, match="withdrawn"):
+        inbox.accept(again.digest, NOW + DAY)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"actions": (Action.COLLECT, Action.TRAIN)},
+        {"purposes": ("diagnostic",)},
+        {"document": NEWER},
+        {"start": (NOW + DAY).date()},
+        {"end": (NOW - DAY).date()},
+    ],
+    ids=["not-to-send", "other-purpose", "other-document", "not-yet", "expired"],
+)
+def test_nothing_is_sent_on_a_permit_that_does_not_cover_it(outbox, site, centre, wrong):
+    note_permit(Registry(outbox.database), STUDY, "screening", permit(**wrong), NOW)
+    with pytest.raises(Denied) as caught:
+        queue(outbox, site, centre, "bob")
+    assert caught.value.reason == "not-opted-in"
+
+
+def test_a_permit_holds_to_the_last_moment_of_its_last_day(outbox, site, centre):
+    note_permit(Registry(outbox.database), STUDY, "screening", permit(end=NOW.date()), NOW)
+    midnight = NOW.replace(hour=0) + DAY
+    queue(outbox, site, centre, "bob", when=midnight - timedelta(milliseconds=1))
+    with pytest.raises(Denied):
+        queue(outbox, site, centre, "bob", when=midnight)
 
 
 def send(inbox, data: bytes, when=NOW):
@@ -281,7 +347,7 @@ def test_a_deletion_order_is_carried_out_once_and_for_good(inbox, outbox, site, 
     with pytest.raises(Denied) as caught:
         send(inbox, envelope(site, centre, sequence=9), NOW + DAY)
     assert caught.value.code is RefusalCode.NO_CONSENT
-    inbox.registry.enrol(person("ann"), STUDY, DOCUMENT, NOW + 3 * DAY)
+    inbox.registry.enrol({person("ann"): None}, STUDY, DOCUMENT, NOW + 3 * DAY)
     send(inbox, envelope(site, centre, sequence=10), NOW + 3 * DAY)
     with pytest.raises(Denied) as caught:
         inbox.delete(order, NOW + 4 * DAY)

@@ -65,7 +65,6 @@ def test_it_is_a_mapping_sink_for_the_pseudonyms(vault):
     assert vault.find(STUDY, tag) == "issued-1"
     assert vault.open(vault.row(STUDY, tag), CONTROLLER) == "4711"
     assert vault.count(STUDY) == 1
-    assert vault.tags(STUDY) == [tag]
 
 
 def test_whoever_comes_first_wins(vault):

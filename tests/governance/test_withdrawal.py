@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, WHEN, asking, drawing, person
+from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, WHEN, asking, drawing, person, say
 
+from abaton.canonical import digest
 from abaton.governance import (
     Action,
     Audit,
@@ -20,13 +22,15 @@ from abaton.governance import (
     Inbox,
     LeavingSite,
     Outbox,
+    Reason,
     RefusalCode,
     Registry,
     Ring,
     SenderRole,
     Senders,
+    ToCentre,
     Vault,
-    marked_rounds,
+    make_consent,
     members_of,
     metadata,
     note_round,
@@ -35,7 +39,10 @@ from abaton.governance import (
     verifier,
     verify,
 )
+from abaton.governance.cohorts import marked_rounds
+from abaton.governance.statements import write_order
 from abaton.governance.withdrawal import ORDER_OF_STEPS
+from abaton.governance.words import moment
 from abaton.records.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
@@ -55,9 +62,8 @@ class World:
         self.vault = Vault(vault_url, folder / "row-keys.db", CONTROLLER.public.sealing, os.urandom)
         self.inbox = Inbox(folder / "inbox", self.far, CENTRE.public, CENTRE.signing)
         self.reachable = True
-        site = LeavingSite(
-            self.registry, self.outbox, self.vault, SITE.signing, self.send, verifier([CENTRE.public.signing])
-        )
+        centre = ToCentre(SITE.signing, lambda order: self.send(order), verifier([CENTRE.public.signing]))
+        site = LeavingSite(self.registry, self.outbox, self.vault, lambda: centre)
         self.actions = dict(site_actions(site))
         self.cascade = Cascade(self.database, self.actions)
 
@@ -69,8 +75,7 @@ class World:
         for registry in (self.registry, Registry(self.far)):
             registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
             for name in ("ann", "bob"):
-                registry.opt_in(person(name), NOW)
-                registry.enrol(person(name), STUDY, DOCUMENT, NOW)
+                registry.enrol({person(name): None}, STUDY, DOCUMENT, NOW)
         self.vault.add_many(
             [
                 MappingRow(STUDY, ROW, "PSEUDO-ANN", IDENTITY),
@@ -120,7 +125,7 @@ def check_gone(world: World) -> None:
     assert len(list((world.folder / "inbox").iterdir())) == 1
     assert world.vault.row(STUDY, ROW) is None
     assert world.vault.open(world.vault.row(STUDY, "B" * 26), CONTROLLER) == "0815"
-    assert marked_rounds(world.database, STUDY) == [("run", 1)]
+    assert marked_rounds(world.database, STUDY, ANN) == [("run", 1)]
     steps = Counter(
         entry["detail"]["step"]
         for entry in Audit(world.database).entries()
@@ -142,11 +147,12 @@ def test_the_whole_cascade(world, tmp_path):
     assert case.step is CascadeStep.DONE
     assert case.evidence["rounds"] == [["run", 1]]
     assert case.evidence["receipt"]["body"]["records"] == 2
+    assert case.row == ""
     check_gone(world)
     snapshot = take_snapshot(world.registry, STUDY, Action.TRAIN, NOW + DAY)
     assert members_of(world.database, snapshot.id) == [person("bob")]
     left = bytes_on_disk(tmp_path)
-    for gone in (IDENTITY.encode(), b"PSEUDO-ANN", row.sealed, row.key.encode(), *envelopes):
+    for gone in (IDENTITY.encode(), b"PSEUDO-ANN", ROW.encode(), row.sealed, row.key.encode(), *envelopes):
         assert gone not in left
 
 
@@ -170,18 +176,18 @@ def test_what_waits_is_on_a_list_with_since_when(world):
 def test_a_receipt_that_is_not_genuine_stops_the_cascade_visibly(world):
     from abaton.governance.statements import Order, write_deleted
 
-    order = Order(STUDY, ANN, WHEN)
+    order, ordered = Order(STUDY, ANN, WHEN), digest(write_order(SITE.signing, STUDY, ANN, NOW + DAY))
     forged = [
-        write_deleted(SITE.signing, order, "site-a", 2, NOW),
-        write_deleted(CENTRE.signing, Order("other", ANN, WHEN), "site-a", 2, NOW),
+        write_deleted(SITE.signing, order, ordered, "site-a", 2, NOW),
+        write_deleted(CENTRE.signing, Order("other", ANN, WHEN), ordered, "site-a", 2, NOW),
+        write_deleted(
+            CENTRE.signing, order, "00" * 32, "site-a", 2, NOW
+        ),  # for another order of the same person
         {},
     ]
     for answer in forged:
         world.send = lambda order, answer=answer: answer
-        site = LeavingSite(
-            world.registry, world.outbox, world.vault, SITE.signing, world.send, verifier([CENTRE.public.signing])
-        )  # fmt: skip
-        cascade = Cascade(world.database, site_actions(site))
+        cascade = world.cascade
         with pytest.raises(Denied):
             cascade.advance(cascade.begin(STUDY, ANN, ROW, NOW + DAY), NOW + DAY)
         (case,) = cascade.pending()
@@ -217,7 +223,7 @@ def test_an_old_case_is_found_and_a_new_yes_can_be_withdrawn_again(world):
     first = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, NOW + DAY), NOW + DAY)
     assert world.cascade.case(STUDY, ANN) == first
     for registry in (world.registry, world.inbox.registry):
-        registry.enrol(ANN, STUDY, DOCUMENT, NOW + 2 * DAY)
+        registry.enrol({ANN: None}, STUDY, DOCUMENT, NOW + 2 * DAY)
     second = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, NOW + 3 * DAY), NOW + 3 * DAY)
     assert second.since > first.since
     with pytest.raises(Denied):
@@ -225,6 +231,112 @@ def test_an_old_case_is_found_and_a_new_yes_can_be_withdrawn_again(world):
     for study, subject, row in (("a b", ANN, ROW), (STUDY, "Peter", ROW), (STUDY, ANN, "x")):
         with pytest.raises(Denied):
             world.cascade.begin(study, subject, row, NOW)
+
+
+def test_every_no_after_a_new_yes_is_carried_out_at_the_centre(world):
+    """Yes, no, yes, no, and nothing sent in between: the second no must not get the receipt of the first."""
+    receipts = []
+    for turn in range(3):
+        when = NOW + (2 * turn + 1) * DAY
+        case = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, when), when)
+        assert case.step is CascadeStep.DONE
+        assert world.inbox.registry.reason(asking(), when) is Reason.WITHDRAWN
+        receipts.append(case.evidence["receipt"]["body"]["order"])
+        assert receipts[-1] == digest(case.evidence["order"])
+        for registry in (world.registry, world.inbox.registry):
+            registry.enrol({ANN: None}, STUDY, DOCUMENT, when + DAY)
+        assert world.inbox.registry.reason(asking(), when + DAY).allows
+    assert len(set(receipts)) == 3
+
+
+@pytest.mark.parametrize("skew", [-timedelta(hours=20), timedelta(hours=20)], ids=["behind", "ahead"])
+def test_a_clock_that_is_wrong_does_not_keep_anybody_in(world, skew):
+    """The site dates its orders, and the consents that it brings, by one clock; the centre has another."""
+    here, there = NOW + DAY + skew, NOW + DAY
+    consent = make_consent(asking(), here - timedelta(hours=1), None)
+    say(world.inbox.registry, asking(), consent, there)  # as the centre wrote it down, by its own clock
+    case = world.cascade.begin(STUDY, ANN, ROW, here)
+    assert world.cascade.advance(case, here).step is CascadeStep.DONE
+    assert world.inbox.registry.reason(asking(), there) is Reason.WITHDRAWN
+    old = case_order(world)
+    for registry in (world.registry, world.inbox.registry):
+        registry.enrol({ANN: None}, STUDY, DOCUMENT, here + timedelta(hours=1))
+    world.inbox.delete(old, there)  # the order that was carried out, sent once more
+    assert world.inbox.registry.reason(asking(), here + timedelta(hours=1)).allows
+
+
+def test_a_no_after_a_yes_that_came_while_the_first_no_waited_is_carried_out(world):
+    """Yes, no while the centre is away, yes, no: the second no used to find the open case of the first."""
+    world.reachable = False
+    first = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, NOW + DAY), NOW + DAY)
+    assert first.step is CascadeStep.RECEIPT
+    for registry in (world.registry, world.inbox.registry):
+        registry.enrol({ANN: None}, STUDY, DOCUMENT, NOW + 2 * DAY)
+    assert world.registry.reason(asking(), NOW + 3 * DAY).allows
+    world.reachable = True
+    case = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, NOW + 3 * DAY), NOW + 3 * DAY)
+    assert (case.step, case.since > first.since) == (CascadeStep.DONE, True)
+    for registry in (world.registry, world.inbox.registry):
+        assert registry.reason(asking(), NOW + 3 * DAY) is Reason.WITHDRAWN
+    assert [received.subject for received in world.inbox.received(STUDY)] == [person("bob")]
+
+
+@pytest.mark.parametrize("back", [timedelta(minutes=1), timedelta(hours=23)])
+def test_a_clock_that_was_set_back_keeps_nobody_in_and_nobody_out(world, back):
+    """By the site's clock each no comes before the yes that it takes back, and each yes before the last no."""
+    for turn in range(1, 4):
+        when = NOW + DAY - turn * back
+        for name in (ANN,):
+            consent = world.registry.consent(name, STUDY)
+            say(world.inbox.registry, asking(), consent, NOW + DAY)  # the centre has what the site brought
+        case = world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, when), when)
+        assert case.step is CascadeStep.DONE
+        assert world.inbox.registry.reason(asking(), NOW + DAY) is Reason.WITHDRAWN
+        world.registry.enrol({ANN: None}, STUDY, DOCUMENT, when - timedelta(seconds=1))
+        yes = world.registry.consent(ANN, STUDY)
+        assert yes["dateTime"] > case.since  # what take_consent asks for at the centre
+        if turn == 1:
+            old = write_order(SITE.signing, STUDY, ANN, moment(case.since) - timedelta(hours=1))
+            say(world.inbox.registry, asking(), yes, NOW + DAY)
+            with pytest.raises(Denied, match="said yes again"):  # an order that somebody kept
+                world.inbox.delete(old, NOW + DAY)
+
+
+def test_an_upload_that_is_under_way_is_deleted_too(world):
+    """What a site that died has sent half of is not on the list yet, and must not lie there for a week."""
+    from abaton.governance.service.centre import Room, Uploads
+
+    uploads, parts = Uploads(world.inbox, Room()), {}
+    for name in ("ann", "bob"):
+        queued = world.put(name)
+        uploads.announce(queued.digest, queued.size, "site-a", NOW)
+        parts[name] = world.outbox.path(queued).read_bytes()[:-10]
+        uploads.add(queued.digest, 0, parts[name], "site-a")
+    world.cascade.advance(world.cascade.begin(STUDY, ANN, ROW, NOW + DAY), NOW + DAY)
+    left = bytes_on_disk(world.folder)
+    assert parts["ann"][-100:] not in left
+    assert parts["bob"][-100:] in left
+    assert uploads.account("site-a").open == 1
+
+
+def test_where_nothing_was_sent_nobody_asks_for_a_centre(tmp_path, addresses):
+    with Database(addresses[0], metadata) as database:
+        registry = Registry(database)
+        registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
+        cascade = Cascade(database, site_actions(LeavingSite(registry)))
+        for turn in range(2):
+            when = NOW + 2 * turn * DAY
+            registry.enrol({ANN: None}, STUDY, DOCUMENT, when)
+            case = cascade.advance(cascade.begin(STUDY, ANN, "", when + DAY, sent=False), when + DAY)
+            assert case.step is CascadeStep.DONE
+            assert registry.reason(asking(), when + DAY) is Reason.WITHDRAWN
+        registry.enrol({ANN: None}, STUDY, DOCUMENT, NOW + 9 * DAY)
+        waiting = cascade.advance(cascade.begin(STUDY, ANN, "", NOW + 9 * DAY, sent=True), NOW + 9 * DAY)
+        assert (waiting.step, waiting.waits_for) == (CascadeStep.ORDER, "a-centre-in-the-site-document")
+
+
+def case_order(world):
+    return world.cascade.case(STUDY, ANN).evidence["order"]
 
 
 VICTIM = """

@@ -165,3 +165,16 @@ def test_every_equation_of_the_quantisers_has_its_place():
     for first, last in re.findall(r"^\| Equations? (\d+)(?: to (\d+))? \|", chapter, re.M):
         found |= set(range(int(first), int(last or first) + 1))
     assert found == set(range(1, 25))
+
+
+def test_every_measured_line_names_its_command_its_processor_and_its_date():
+    lines = [line for line in (DOCS / "measured.md").read_text().splitlines() if line.startswith("| ")]
+    rows = [line for line in lines if not line.endswith("| command | processor | date |")]
+    assert len(rows) > 50
+    for row in rows:
+        *_, command, processor, date = [cell.strip() for cell in row.strip("|").split(" | ")]
+        name = re.fullmatch(r"`abaton bench (\w+)`", command)
+        assert name, row
+        assert (ROOT / "benchmarks" / f"{name[1]}.py").exists(), row
+        assert re.fullmatch(r".+, \d+ cores", processor), row
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", date), row

@@ -15,22 +15,31 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "abaton"
 # design: a room may use the rooms it names, never the others
 MAY_USE = {
     "errors": set(),
+    "parts": {"errors"},
     "files": set(),
     "canonical": {"errors"},
+    "naming": {"errors"},
+    "installed": {"errors", "naming"},
     "software": set(),
     "listening": set(),
     "vectors": {"errors"},
-    "codecs": {"errors", "vectors"},
-    "control": {"errors", "vectors", "codecs"},
-    "learning": {"errors", "vectors", "codecs", "control"},
-    "records": {"errors", "files"},
+    "codecs": {"errors", "naming", "parts", "vectors"},
+    "control": {"errors", "parts", "vectors", "codecs"},
+    "learning": {"errors", "parts", "vectors", "codecs", "control"},
+    "documents": {"errors"},
+    "records": {"errors", "files", "documents"},
     "store": {"errors", "files"},
     "governance": {"errors", "canonical", "files", "listening", "records", "store"},
-    "site": {"errors", "canonical", "files", "records", "governance", "store", "study"},
-    "study": {"errors", "canonical", "records", "codecs", "control", "learning"},
+    "site": {
+        "errors", "canonical", "documents", "files", "installed", "records", "governance", "store", "study",
+    },
+    "study": {
+        "errors", "canonical", "documents", "installed", "naming", "parts", "records", "codecs", "control", "learning",
+    },
+    "citizen": {"errors", "canonical", "documents", "files", "governance", "records", "study"},
     "federation": {
-        "errors", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study", "site",
-        "store", "engines", "files", "report", "software",
+        "errors", "parts", "canonical", "vectors", "codecs", "control", "learning", "records", "governance", "study",
+        "site", "store", "engines", "files", "report", "software",
     },
     "lab": {
         "errors", "bench", "vectors", "codecs", "control", "learning", "engines", "store", "study", "site",
@@ -38,11 +47,12 @@ MAY_USE = {
     },
     "cli": {
         "errors", "bench", "files", "vectors", "codecs", "control", "learning", "engines", "store", "records", "study",
-        "site", "governance", "federation", "lab", "report", "dashboard",
+        "site", "governance", "federation", "lab", "report", "results", "dashboard", "citizen", "listening",
     },
     "bench": set(),
     "report": {"errors", "vectors", "store"},
-    "dashboard": {"errors", "files", "report", "store", "governance"},
+    "results": {"errors", "files", "federation", "governance", "learning", "records", "site", "study"},
+    "dashboard": {"errors", "files", "report", "store", "governance", "listening"},
     "engines": {"errors", "files", "listening", "vectors", "codecs", "control", "learning", "store"},
 }  # fmt: skip
 

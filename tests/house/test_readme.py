@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def test_python_blocks_run_one_after_the_other_and_print_what_is_shown(page):
 
 
 def test_the_first_example_is_short_and_leaves_a_run_that_is_listed():
-    code, _ = blocks(README)[0]
+    (code,) = (code for code, _ in blocks(README) if "Federation" in code)
     assert len(code.splitlines()) <= 8
     run(code, {"__name__": "page"})
     (line,) = json.loads(CliRunner().invoke(app, ["runs", "--json"]).stdout)
@@ -78,16 +79,56 @@ def test_make_targets_that_are_named_exist(target):
     assert done.returncode == 0
 
 
-def test_abaton_commands_that_are_named_exist():
-    named = set(re.findall(r"^(?:\$ )?abaton ([a-z]+)", README, re.M))
-    done = subprocess.run(
-        [sys.executable, "-c", "from abaton.cli import main; main()", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert named
-    assert all(name in done.stdout for name in named)
+def test_the_readme_fits_on_one_screen():
+    assert len(README.splitlines()) <= 120
+    assert len(blocks(README)) == 2
+    assert README.count("![") == 1
+
+
+def typed(page: str) -> list[tuple[str, list[str]]]:
+    """The commands of a page's blocks of kind `console`, each with the lines that are shown of its output."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", page, re.S):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:].split("#")[0].strip(), []))
+            elif line.strip():
+                found[-1][1].append(line)
+    return found
+
+
+@pytest.mark.slow
+def test_commands_typed_in_order_in_a_fresh_clone_print_what_is_shown(tmp_path):
+    """A clone of what is committed, in the environment of these tests: what `make` would install is there already."""
+    clone, bin_ = tmp_path / "clone", tmp_path / "bin"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    bin_.mkdir()
+    for name, program in {
+        "abaton": f"#!{sys.executable}\nfrom abaton.cli import main\n\nmain()\n",
+        "python": "#!/bin/sh\nexit 0\n",  # `make test` would run this test, too
+    }.items():
+        (bin_ / name).write_text(program)
+        (bin_ / name).chmod(0o755)
+    (tmp_path / "installed").touch()
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "PYTHONPATH": str(clone / "src"),
+        "ABATON_STORE": str(tmp_path / "store"),
+        "MAKEFLAGS": f"BIN={bin_} STAMP={tmp_path / 'installed'}",
+    }
+    commands = typed((clone / "README.md").read_text())
+    assert len(commands) >= 5
+    for command, shown in commands:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=clone, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        printed = {" ".join(line.split()) for line in (done.stdout + done.stderr).splitlines()}
+        for line in shown:
+            cells = " ".join(line.split())
+            # Without a terminal a table has more columns.
+            assert any(each.startswith(cells.removesuffix(" │").removesuffix(" ┃")) for each in printed), line
 
 
 def test_links_to_files_are_not_dead():

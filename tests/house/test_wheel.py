@@ -25,6 +25,8 @@ def test_the_wheel_installs_and_runs_outside_the_checkout(tmp_path):
     assert "abaton/py.typed" in names
     assert "abaton/benchmarks/engine.py" in names
     assert "abaton/dashboard/static/dashboard.js" in names
+    assert {"abaton/report/templates/run.html", "abaton/report/static/abaton.css"} <= set(names)
+    assert "abaton/dashboard/templates/frame.html" in names
     assert not [name for name in names if name.startswith("tests")]
 
     venv.create(tmp_path / "venv", with_pip=True, system_site_packages=False)

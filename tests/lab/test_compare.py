@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abaton.control import POLICIES, ByValidation, TrainSettings
+from abaton.control import POLICIES, Adam, ByValidation, Krum, TrainSettings
 from abaton.errors import SettingsError, StoreError
 from abaton.lab.compare import chosen, compare, curves, gain, interval, run, summary
 from abaton.lab.cycles import cycles
 from abaton.lab.history import History
-from abaton.lab.policies import make
+from abaton.lab.policies import fitting, make
 from abaton.lab.recipes import build
 from abaton.lab.settings import Setting, Task, World
 from abaton.store import Journal, Store
@@ -168,3 +168,31 @@ def test_no_seeds_are_refused():
 def test_what_a_learner_says_of_itself_can_be_left_out():
     rules = make(replace(SMALL, own=False), "SyncDVW", 1).rules
     assert rules.validation == ByValidation(own=False)
+
+
+def test_a_server_optimiser_and_robust_mixing_are_the_same_for_all_policies_that_take_them():
+    setting = replace(SMALL, server="adam(rate=0.02)", robust="krum(liars=1, keep=3)")
+    assert fitting(SMALL) == list(POLICIES)
+    assert fitting(setting) == ["SyncFedAvg", "SyncDVW", "FedBuff", "FedBuffDVW"]
+    assert fitting(replace(SMALL, server="momentum")) == [name for name in POLICIES if name != "FedAsync"]
+    settings = {"usual": SMALL, "adaptive": replace(SMALL, server="adam(rate=0.02)"), "robust": setting}
+    assert len({one.curve for one in compare(settings, ["SyncFedAvg"], [1])}) == 3
+    again = build(setting.recipe("SyncFedAvg", 1))
+    assert (again.rules.server, again.rules.robust) == (Adam(rate=0.02), Krum(1, 3))
+    for wrong in (replace(SMALL, server="adm"), replace(SMALL, robust="krum(lairs=1)")):
+        with pytest.raises(SettingsError, match="no server optimiser 'adm'|no setting 'lairs'"):
+            fitting(wrong)
+
+
+def test_a_way_down_of_ones_own_makes_another_run_that_can_be_made_again(tmp_path):
+    small = replace(SMALL, codec="error_feedback | stc(sparsity=0.05)", downlink="stc(sparsity=0.05)")
+    digests, bytes_down = set(), {}
+    with Store(tmp_path) as store:
+        for setting in (replace(small, downlink=None), small):
+            ended = make(setting, "SyncFedAvg", 1).run(store=store)
+            digests.add(ended.result["digest"])
+            bytes_down[setting.downlink] = ended.result["bytes_down"]
+        assert len(digests) == 2
+        assert bytes_down["stc(sparsity=0.05)"] < 0.7 * bytes_down[None]
+        again = build(ended.row.recipe)
+        assert (again.codec.spec, again.downlink.spec) == (small.codec, small.downlink)

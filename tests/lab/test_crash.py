@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import crashing
 import pytest
@@ -13,6 +14,8 @@ from crashing import CODECS, FEW, RUNS, digests, federation
 
 from abaton.control import Arrived, Failed, Left, Scored, Tick, from_row
 from abaton.store import Journal, Store
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Crash(BaseException):
@@ -58,6 +61,8 @@ def cut_at_every_event(folder: Path, name: str, codec: str, rounds: int) -> list
         ("SemiSync", "error_feedback | stc(sparsity=0.1)"),
         ("AsyncDVW(na)", "ecdq(bits=2)"),
         ("AsyncDVW(a)", "error_feedback | stc(sparsity=0.1)"),
+        ("FedBuff", "error_feedback | stc(sparsity=0.1)"),
+        ("FedBuffDVW", "ecdq(bits=2)"),
         ("Finishing", "error_feedback | stc(sparsity=0.1)"),
         ("Driven", "ecdq(bits=2)"),
     ],
@@ -88,12 +93,48 @@ def test_every_kind_of_run_resumes_from_every_event(tmp_path, name, codec):
         ("SemiSync", "error_feedback | stc(sparsity=0.1)"),
         ("AsyncDVW(na)", "ecdq(bits=2)"),
         ("AsyncDVW(a)", "error_feedback | stc(sparsity=0.1)"),
+        ("FedBuffDVW", "ecdq(bits=2)"),
     ],
 )
 def test_kill_9_at_every_event(tmp_path, name, codec):
     """Invariant 15. A real process, a real SIGKILL, at each event; the event is written and never acted on."""
-    command = [sys.executable, crashing.__file__, str(tmp_path), name, codec]
-    rows = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    came_to_the_same_end(crashed(tmp_path, name, codec))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "codec"), [("SyncFedAvg", "error_feedback | stc(sparsity=0.1)"), ("SyncDVW", "ecdq(bits=2)")]
+)
+def test_kill_9_at_every_event_on_local_processes(tmp_path, name, codec):
+    """From the journal before the first checkpoint, from a checkpoint after it."""
+    rows = crashed(tmp_path, name, codec, "local")
+    came_to_the_same_end(rows)
+    assert {row["checkpoints"] for row in rows} == {False, True}
+
+
+def test_a_run_on_local_processes_that_is_killed_again_and_again(tmp_path):
+    """Only what came after the newest checkpoint is told again, and the end is that of a run that nobody killed."""
+    rows = crashed(tmp_path, "chain", "error_feedback | stc(sparsity=0.1)")
+    assert [row["killed"] for row in rows] == [True] * crashing.PLACES + [False]
+    assert rows[-1]["resumed"]
+    assert rows[-1]["same"]
+    assert rows[-1]["events"] > 120
+    for row in rows[1:]:
+        # a checkpoint comes after the events that were heard together: one of each learner, and everybody has joined
+        assert row["told"] < crashing.EVERY + 8, row
+    for row in rows[:-1]:
+        assert row["left"][:1] == ["newest.safetensors"], row
+    assert rows[-1]["left"] == [], "a run that has ended has none"
+
+
+def crashed(folder: Path, *what: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.lab.crashing", str(folder), *what]
+    ended = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    made: list[dict[str, Any]] = json.loads(ended.stdout)
+    return made
+
+
+def came_to_the_same_end(rows: list[dict[str, Any]]) -> None:
     assert len(rows) > 10
     for row in rows:
         assert row["killed"], row

@@ -12,7 +12,7 @@ from abaton.lab.compare import compare
 from abaton.lab.harm import Judge, harm
 from abaton.lab.policies import make
 from abaton.lab.settings import Setting, Task, World
-from abaton.learning import train_model
+from abaton.learning import Lesson, train_model
 
 SETTING = Setting(
     Task(hidden=16),
@@ -40,7 +40,7 @@ def test_noise_takes_the_time_of_training_and_is_the_same_each_time():
     sent = [train_model(noise, noise.initial(1), data, settings, np.random.default_rng(4)) for _ in range(2)]
     assert (sent[0].vector == sent[1].vector).all()
     assert sent[0].steps == one.model.steps(len(data), settings) == noise.steps(len(data), settings)
-    epochs = noise.epochs(noise.initial(1), data, settings, np.random.default_rng(4))
+    epochs = noise.epochs(noise.initial(1), data, Lesson(settings, np.random.default_rng(4)))
     assert [next(epochs).steps for _ in range(3)][-1] == sent[0].steps
 
 

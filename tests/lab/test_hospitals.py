@@ -8,6 +8,7 @@ from datetime import date
 import numpy as np
 import pytest
 from fhir.resources.R4B import get_fhir_model_class
+from tests.records.making import HELD
 
 from abaton.lab.hospitals import HOSPITALS, records, study_text, write
 from abaton.records import Consented, Deidentifier, Pseudonyms, Record, problems
@@ -29,7 +30,7 @@ def made(study):
     found = {}
     for name in HOSPITALS:
         make = Deidentifier(study.need(TODAY), Pseudonyms(study.study.id, KEY, site=name), year=TODAY.year)
-        kept = [make(Consented.on_ground(Record(each), "test")) for each in records(name, 7, scale=0.4)]
+        kept = [make(Consented(Record(each), HELD)) for each in records(name, 7, scale=0.4)]
         found[name] = featurise(study.plan(), [each for each in kept if each is not None])
     return found
 
@@ -64,9 +65,7 @@ def test_identities_are_there_to_be_taken_out(study):
     raw = [each for each in records("kos", 1, scale=0.1)]
     text = json.dumps(raw)
     assert "Sample Street" in text
-    kept = b"".join(
-        dump(found.content) for each in raw if (found := make(Consented.on_ground(Record(each), "t")))
-    )
+    kept = b"".join(dump(found.content) for each in raw if (found := make(Consented(Record(each), HELD))))
     for word in (b"Sample", b"Specimen", b"kos", b"KO000", b"+30"):
         assert word not in kept
 

@@ -1,19 +1,21 @@
-"""Federations on a real Ray: the same digests as under the virtual clock, resumable, also with a model of one's own."""
+"""Federations on a real Ray: the same digests as under the virtual clock, resumable, also with a model of your own."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from tests.lab import four
 
-from abaton.control import Arrived, Rules, TrainSettings, from_row
+from abaton.control import Arrived, Rules, State, TrainSettings, from_row
+from abaton.engines.drive import Watcher
 from abaton.errors import SettingsError
 from abaton.federation import Federation, Holding
-from abaton.lab import build, clinics
+from abaton.lab import build
 from abaton.learning import Examples, TorchModel
 from abaton.store import Journal, Store
 
-RECIPE = clinics.recipe(seed=3, rounds=3, scale=0.2)
+RECIPE = four.recipe(seed=3, rounds=3, scale=0.2)
 
 
 class Cut(Exception):
@@ -59,6 +61,39 @@ def test_a_recipe_gives_the_same_digests_as_under_the_virtual_clock_also_when_it
         events = [from_row(*each) for each in Journal(store, "ray").rows()]
         tasks = [event.task for event in events if isinstance(event, Arrived)]
         assert len(tasks) == len(set(tasks))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_run_on_a_cluster_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
+    monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("abaton.engines.checkpoint.SHARE", float("inf"))
+    heard: list[object] = []
+
+    def cut(state: State, event: object) -> None:
+        if state.version == 4:
+            raise Cut
+
+    with Store(tmp_path) as store:
+        made = build(four.recipe(seed=3, rounds=6, scale=0.2))
+        steady = {name: Holding(site.train) for name, site in made.sites.items()}
+        codec = "error_feedback | stc(sparsity=0.2)"
+
+        def go(run: str, engine: str, watch: Watcher | None = None) -> list[str]:
+            federation = Federation(made.model, steady, made.rules, codec)
+            federation.run(run, store=store, engine=engine, watch=watch, checkpoints=3)
+            return [row.digest for row in store.models(run)]
+
+        expected = go("virtual", "virtual")
+        with pytest.raises(Cut):
+            go("ray", "ray", cut)
+        known = Journal(store, "ray").known
+        assert store.checkpoint_folder("ray").exists()
+        assert go("ray", "ray", lambda *event: heard.append(event)) == expected
+        told = len(heard) - (Journal(store, "ray").known - known)
+        assert told < 12 < known, "only what came after the checkpoint is told again"
+        assert not store.checkpoint_folder("ray").exists()
 
 
 @pytest.mark.slow

@@ -8,8 +8,6 @@ import json
 
 import pytest
 
-from abaton.lab import build
-from abaton.lab.clinics import recipe
 from abaton.lab.compare import run
 from abaton.lab.settings import Setting, Task, World
 from abaton.report import comparison, page_of, report_of
@@ -28,7 +26,8 @@ def told(store: Store, name: str) -> dict:
 
 
 def test_the_program_in_a_report_makes_the_run_again(store, tmp_path, monkeypatch):
-    row = build(recipe(seed=3, rounds=2, scale=0.3)).run(store=store).row
+    setting = Setting(Task(), World("uniform", "IID", learners=4, rows=400), rounds=1.0)
+    row = store.run(run(store, "here", setting, "SyncFedAvg", 1).run)
     report = told(store, row.run)
     assert report["reproduce"]["versions"]["abaton"]
     json.dumps(report, allow_nan=False)

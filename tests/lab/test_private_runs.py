@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.lab import four
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.control import SPENT, Asynchronous, ByStaleness, Privacy, Rules, Synchronous, TrainSettings
 from abaton.errors import SettingsError
 from abaton.federation import Federation
-from abaton.lab import build, clinics
+from abaton.lab import build
 from abaton.lab.privacy import plan
 from abaton.store import Journal, Store
 
@@ -43,11 +44,11 @@ def crash_after(count: int):
 
 
 def federation(kind: str, codec: str = "raw") -> Federation:
-    train, test = clinics.split(7, 0.1)
+    train, test = four.split(7, 0.1)
     rules = Rules(
         learners=4, rounds=500, training=TrainSettings(epochs=1, learning_rate=0.1), **BUDGETS[kind]
     )
-    return Federation(clinics.network(), clinics.holdings(train, test), rules, LINE.format(codec))
+    return Federation(four.network(), four.holdings(train, test), rules, LINE.format(codec))
 
 
 @pytest.mark.parametrize("codec", ["raw", "error_feedback | stc(sparsity=0.1)"])
@@ -81,9 +82,9 @@ def test_nothing_without_noise_is_sent(tmp_path):
     assert all(body["metrics"].keys() <= {"upload"} and body["score"] == [] for body in arrived)
 
 
-def test_the_clinics_stop_shows_why_and_is_not_begun_again(tmp_path):
+def test_the_run_stops_shows_why_and_is_not_begun_again(tmp_path):
     with Store(tmp_path) as store:
-        recipe = clinics.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0)
+        recipe = four.recipe(seed=1, rounds=50, scale=0.1, epsilon=2.0)
         row = build(recipe).run(store=store).row
         assert (row.status, row.result["reason"]) == ("stopped", SPENT)
         with pytest.raises(Crash):

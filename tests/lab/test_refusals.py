@@ -75,7 +75,7 @@ RULES = [
     (rules(pacing=Asynchronous(), mixing=Blend(alpha=1.5)), "mixing.alpha is 1.5", "at most 1"),
     (rules(mixing=Latest("vanish")), "mixing.leavers is 'vanish'", "stay"),
     (rules(pacing=Asynchronous(), robust=Median()), "robust is Median", "synchronous"),
-    (rules(learners=9, robust=Krum(liars=2)), "pacing.quorum is 1", "at least 7"),
+    (rules(learners=9, robust=Krum(liars=2)), "the fewest updates of a mix is 1", "at least 7"),
     (training(epochs=0), "training.epochs is 0", "at least 1"),
     (training(epochs=1.5), "training.epochs is 1.5", "whole number"),
     (training(batch_size=0), "training.batch_size is 0", "at least 1"),
@@ -217,8 +217,8 @@ FEDERATIONS = [
 
 @pytest.mark.parametrize(("wrong", "what", "remedy"), FEDERATIONS)
 def test_a_wrong_federation_is_refused_when_it_is_made(monkeypatch, wrong, what, remedy):
-    monkeypatch.setattr("abaton.lab.clinics.federation", lambda **_: whole(**wrong))
-    for refused in (lambda: whole(**wrong), lambda: build({"name": "clinics", "settings": {}})):
+    monkeypatch.setattr("abaton.lab.policies.federation", lambda **_: whole(**wrong))
+    for refused in (lambda: whole(**wrong), lambda: build({"name": "policy", "settings": {}})):
         with pytest.raises(SettingsError) as caught:
             refused()
         assert what in caught.value.what
@@ -241,8 +241,8 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
 
 
 COMMANDS = [
-    ("lab clinics --rounds 0", "rounds"),
-    ("lab clinics --rounds many", "rounds"),
+    ("lab privacy --noise 1 --rounds 0", "rounds"),
+    ("lab compare --rounds many", "rounds"),
     ("lab partition --learners 0", "learners"),
     ("lab partition --learners 10000", "learners"),
     ("lab partition --sizes round", "round"),

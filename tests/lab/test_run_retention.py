@@ -6,14 +6,15 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.lab import four
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.errors import SettingsError, StoreError
-from abaton.lab import build, clinics
+from abaton.lab import build
 from abaton.store import Keep, Store, plan, prune
 
-RECIPE = clinics.recipe(seed=7, rounds=12, scale=0.1)
+RECIPE = four.recipe(seed=7, rounds=12, scale=0.1)
 
 
 class Crash(BaseException):
@@ -40,7 +41,7 @@ def test_the_last_every_kth_and_the_final_version_stay(tmp_path):
         row = build(RECIPE).run(store=store).row
         made = plan(store, row, Keep(last=2, every=5))
         assert [m.version for m in made.models] == [1, 2, 3, 4, 6, 7, 8, 9]
-        assert made.bytes > 8 * 4 * clinics.network().layout.size
+        assert made.bytes > 8 * 4 * four.network().layout.size
         assert on_disk(store, row.run) == list(range(13)), "a plan removes nothing"
         prune(store, made)
         assert on_disk(store, row.run) == [0, 5, 10, 11, 12]

@@ -11,7 +11,7 @@ from torch import nn
 
 from abaton.control import TrainSettings
 from abaton.errors import LayoutError, SettingsError
-from abaton.learning import Examples, TorchModel, logistic, mlp, sstc_cnn, train_model
+from abaton.learning import Examples, Lesson, TorchModel, logistic, mlp, sstc_cnn, train_model
 
 NETWORKS = {
     "logistic": lambda: nn.Linear(6, 3),
@@ -195,7 +195,7 @@ def test_epochs_taken_one_by_one_and_in_turns_are_the_same_training(compiled):
     model = TorchModel(NETWORKS["relu"], compiled=compiled)
     start, settings = model.initial(0), TrainSettings(epochs=3, batch_size=8, momentum=0.9)
     alone = [train_model(model, start, data(20, s), settings, np.random.default_rng(s)) for s in range(2)]
-    runs = [model.epochs(start, data(20, s), settings, np.random.default_rng(s)) for s in range(2)]
+    runs = [model.epochs(start, data(20, s), Lesson(settings, np.random.default_rng(s))) for s in range(2)]
     turns = list(islice(zip(*runs, strict=True), 3))
     for s in range(2):
         assert np.array_equal(turns[-1][s].vector, alone[s].vector)

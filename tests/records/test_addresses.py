@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from making import KEY, deidentify, maker, run
+from making import HELD, KEY, deidentify, maker, run
 
 from abaton.errors import SettingsError
 from abaton.records import Dates, Deidentification, Mechanism, Need, Want
@@ -37,7 +37,7 @@ def condition(number, subject):
 
 def job(**wish):
     wish = {"mechanism": Mechanism.PSEUDONYMISE, "dates": Dates.SHIFT, **wish}
-    return Job(Need("heart", (), Deidentification(**wish)), KEY, 2026, "test")
+    return Job(Need("heart", (), Deidentification(**wish)), KEY, 2026, HELD)
 
 
 def lines(path):
@@ -147,7 +147,7 @@ def test_sites_link_people_by_that_identifier_and_nobody_by_a_local_id(tmp_path)
             Need("heart", (), Deidentification(Mechanism.PSEUDONYMISE, dates=Dates.SHIFT, **linking)),
             KEY,
             2026,
-            "t",
+            HELD,
             site,
         )
         outcomes = export(find([str(folder)]), tmp_path / f"out {site}", at)

@@ -189,3 +189,19 @@ def test_a_number_of_nine_digits_beside_a_unit_must_be_plausible(code, unit, val
         assert ("valueQuantity" in made) is stays
     dropped = make.tally().dropped
     assert (("Observation.valueQuantity", "number too long") in dropped) is not stays
+
+
+@pytest.mark.parametrize("code", [AGE, OTHER], ids=["an age", "any time"])
+@pytest.mark.parametrize(
+    ("value", "unit", "kept"),
+    [
+        (9.7, "10.a", {"value": 9, "system": UCUM, "code": "10.a"}),
+        (0.97, "100.a", {"value": 1, "system": UCUM, "code": "100.a"}),
+        (3061, "Ms", {"value": 2841, "system": UCUM, "code": "Ms"}),
+        (97, "a{in Pisa}", {"value": 90}),
+        (8.9, "10.a", {"value": 8.9, "system": UCUM, "code": "10.a"}),
+    ],
+)
+def test_a_time_over_89_years_is_hidden_in_prefixed_multiplied_and_annotated_units(code, value, unit, kept):
+    made = observed(code, valueQuantity={"value": value, "unit": "x", "system": UCUM, "code": unit})
+    assert made["valueQuantity"] == kept

@@ -11,7 +11,6 @@ from making import KEY, deidentify, maker, rule, run
 
 from abaton.errors import Refused
 from abaton.records import (
-    Consented,
     Dates,
     Function,
     Mechanism,
@@ -77,7 +76,7 @@ def test_no_disguised_name_of_any_type_comes_out(seed):
 def test_explaining_sees_nothing_through_a_disguise():
     names, need = Pseudonyms("s", KEY), Need("s")
     raw = record("Patient", random.Random(3))
-    told = explain(Consented.on_ground(Record(raw), "test"), need, names, year=2026)
+    told = explain(Record(raw), need, names, year=2026)
     assert not seen_through(str(told))
 
 

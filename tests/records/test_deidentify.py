@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from making import KEY, deidentify, maker, run
+from making import HELD, KEY, deidentify, maker, run
 
 from abaton.errors import Refused, SettingsError
 from abaton.records import (
@@ -172,11 +172,11 @@ def test_an_unknown_modifier_extension_leaves_the_resource_out_wherever_it_is():
 def test_what_is_handed_out_is_shared_with_nobody():
     make, raw = maker(), {"resourceType": "Observation", "id": "1", "status": "final", "code": CODE}
     raw |= {"subject": {"reference": "Patient/1"}, "effectiveDateTime": "2020-02-03"}
-    one, other = (make(Consented.on_ground(Record(raw), "test")).content for _ in range(2))
+    one, other = (make(Consented(Record(raw), HELD)).content for _ in range(2))
     before = json.dumps(other)
     _spoil(one)
     assert json.dumps(other) == before
-    assert json.dumps(make(Consented.on_ground(Record(raw), "test")).content) == before
+    assert json.dumps(make(Consented(Record(raw), HELD)).content) == before
 
 
 def _spoil(node):
@@ -257,7 +257,7 @@ def test_what_is_dropped_is_counted_by_path_and_reason():
 
 
 def test_explain_names_places_and_rules_but_no_value():
-    rows = explain(Consented.on_ground(Record(SNIPPET_1), "test"), Need("s"), Pseudonyms("s", KEY), year=2026)
+    rows = explain(Record(SNIPPET_1), Need("s"), Pseudonyms("s", KEY), year=2026)
     assert any(row.path == "Patient.birthDate" and row.kept and "generalise" in row.why for row in rows)
     assert any(row.path == "Patient.address" and row.dropped for row in rows)
     assert not any(word in str(rows) for word in ("Smith", "2013", "Rome", "male'", "34432"))

@@ -7,11 +7,12 @@ import json
 import tracemalloc
 
 import pytest
-from making import KEY
+from making import HELD, KEY
 
 from abaton.errors import SettingsError
 from abaton.records import Deidentification, Mechanism, Need
 from abaton.records.exporting import Job, export
+from abaton.records.pieces import Outcome, Pieces
 from abaton.records.resuming import STATE
 from abaton.records.sources import Source, find
 
@@ -19,7 +20,7 @@ PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate"
 
 
 def job(mechanism=Mechanism.PSEUDONYMISE, **more):
-    return Job(Need("heart", (), Deidentification(mechanism=mechanism)), KEY, 2026, "test", **more)
+    return Job(Need("heart", (), Deidentification(mechanism=mechanism)), KEY, 2026, HELD, **more)
 
 
 def lines(count, start=0):
@@ -61,6 +62,41 @@ def test_processes_do_not_change_the_bytes(folder, tmp_path):
     for name, processes in (("one", 1), ("two", 2)):
         export(find([str(folder)]), tmp_path / name, job(), processes=processes)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_file_in_many_stretches_is_the_same_file(tmp_path, monkeypatch, processes):
+    monkeypatch.setattr("abaton.records.exporting._LEAST_STRETCH", 1_000)
+    (tmp_path / "Patient.ndjson").write_text(lines(700))
+    for name, many in (("one", 1), ("many", processes)):
+        (outcome,) = export(find([str(tmp_path / "Patient.ndjson")]), tmp_path / name, job(), processes=many)
+        assert outcome.tally.kept["Patient"] == 700
+    assert contents(tmp_path / "one") == contents(tmp_path / "many")
+
+
+def test_pieces_are_put_together_in_their_order_whichever_is_ready_first(tmp_path):
+    cut = [Source("x", "Patient.ndjson", start, start + 1) for start in range(4)]
+    pieces = Pieces(Source("x", "Patient.ndjson"), tmp_path / "Patient.ndjson", cut)
+    for number in (2, 0, 3, 1):
+        pieces.place(number).write_text(f"{number}\n")
+        whole = pieces.add(number, Outcome("file 1", "" if number == 3 else str(pieces.place(number))))
+        assert (whole is None) is (number != 1)
+    assert whole.out == str(tmp_path / "Patient.ndjson")
+    assert contents(tmp_path) == {"Patient.ndjson": b"0\n1\n2\n"}
+
+
+@pytest.mark.parametrize(
+    "last",
+    [Outcome("file 1", error="no"), Outcome("file 1", asks=frozenset({"urn:x"}))],
+    ids=["refused", "asks"],
+)
+def test_of_a_file_with_a_piece_that_is_not_there_nothing_stays(tmp_path, last):
+    pieces = Pieces(Source("x", "a"), tmp_path / "a", [Source("x", "a", 0, 1), Source("x", "a", 1, 2)])
+    pieces.place(0).write_text("0\n")
+    assert pieces.add(0, Outcome("file 1", str(pieces.place(0)))) is None
+    whole = pieces.add(1, last)
+    assert (whole.error, whole.asks, whole.out) == (last.error, last.asks, "")
+    assert contents(tmp_path) == {}
 
 
 def test_a_refusal_leaves_nothing_of_its_file_and_the_others_alone(folder, tmp_path):

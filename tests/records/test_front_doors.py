@@ -155,6 +155,9 @@ def test_without_a_word_about_people_nothing_is_made():
         (lambda: anonymise(ROWS, AGE, study="none.toml"), "cannot be read"),
         (lambda: view(PEOPLE | {"resource": "Pateint"}, []), "'Patient'"),
         (lambda: view(TYPO, []), "'gender'"),
+        (lambda: view(PEOPLE | {"wehre": [{"path": "active"}]}, []), "did you mean 'where'"),
+        (lambda: view(PEOPLE | {"where": [{"paht": "active"}]}, []), "did you mean 'path'"),
+        (lambda: anonymise(ROWS, quasi_identifers=["age"], subject="patient"), "'quasi_identifiers'?"),
         (lambda: view(PEOPLE, 7), "give resources"),
         (lambda: view("none.json", []), "No such file"),
     ],
@@ -164,6 +167,10 @@ def test_typos_are_refused_with_the_nearest_name(call, guess):
         call()
     assert guess in str(told.value)
     assert "Karolidis" not in str(told.value)
+
+
+def test_no_records_make_an_empty_table():
+    assert view(PEOPLE, []).shape == (0, len(PEOPLE["select"][0]["column"]))
 
 
 def test_what_cannot_be_anonymous_is_refused():

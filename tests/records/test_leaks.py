@@ -14,7 +14,7 @@ from canaries import Cage, as_text, found, infect, plant
 from making import KEY, maker, run
 
 from abaton.errors import AbatonError
-from abaton.records import Consented, Dates, Mechanism, Need, Pseudonyms, Record, explain
+from abaton.records import Dates, Mechanism, Need, Pseudonyms, Record, explain
 from abaton.records.fhir.elements import resources
 
 
@@ -100,7 +100,7 @@ def test_canaries_of_a_whole_bundle_and_in_contained_resources_do_not_come_out()
 def test_explaining_and_refusing_tell_no_value():
     cage = Cage()
     rows = explain(
-        Consented.on_ground(Record(plant("Patient", cage)), cage.word()),
+        Record(plant("Patient", cage)),
         Need("s"),
         Pseudonyms("s", KEY),
         year=2026,

@@ -149,3 +149,18 @@ def test_the_limit_of_nesting_is_the_same_for_both_parsers(depth: int, inner: st
         else:
             with pytest.raises(Refused, match="nested"):
                 parser(raw, "")
+
+
+@pytest.mark.parametrize("depth", [200, 100_000])
+def test_without_the_fast_parser_deep_nesting_is_refused_before_it_is_walked_into(monkeypatch, depth):
+    monkeypatch.setattr(parsing, "orjson", None)
+    monkeypatch.setattr(parsing, "_slow", lambda *_: pytest.fail("the parser would have run out of stack"))
+    for opened, closed in ((b'{"a":', b"}"), (b'{"a":[', b"]}")):
+        for end in (b"1" + closed * depth, b""):
+            with pytest.raises(Refused, match="nested"):
+                parsing.parse(opened * depth + end)
+
+
+def test_brackets_in_strings_are_no_nesting():
+    assert parsing.nesting(b'{"a": "' + b"[" * 1000 + b'\\"{", "b": [1]}') == 2
+    assert parsing.nesting(b'"' + b'\\"[' * 1000) == 0

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import itertools
+import sqlite3
 import uuid
 
 import pytest
@@ -23,9 +24,11 @@ def test_an_identity_is_26_letters_and_valid_as_a_fhir_id():
     assert set(new) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
 
 
-def test_the_body_is_hmac_sha256_under_the_study_key():
+def test_the_body_is_keyed_blake2b_under_the_study_key_and_so_is_the_proof():
     token = token_of(Pseudonyms("heart", KEY, site="pisa").identity("Device", "7"))
-    assert token[:11] == hmac.digest(derive(KEY, "heart", "identity"), b"pisa\0\0Device\x007", "sha256")[:11]
+    key, proof = (derive(KEY, "heart", purpose) for purpose in ("identity", "proof"))
+    assert token[:11] == hashlib.blake2b(b"pisa\0\0Device\x007", key=key, digest_size=11).digest()
+    assert token[11:] == hashlib.blake2b(b"proof\0" + token[:11], key=proof, digest_size=5).digest()
 
 
 def test_letters_and_tokens_are_each_others_inverse():
@@ -124,3 +127,15 @@ def test_weak_keys_are_refused(key):
 def test_an_issued_identity_must_be_a_fhir_id(issued):
     with pytest.raises(SettingsError, match="not a valid FHIR id"):
         Pseudonyms("heart", KEY, issue=lambda: issued).identity("Patient", "1")
+
+
+def test_a_mapping_table_of_another_version_is_refused_naming_both(tmp_path):
+    table = MappingFile(tmp_path / "map.db")
+    table.add(MappingRow("heart", "tag", "NEW", "old"))
+    table.close()
+    MappingFile(tmp_path / "map.db").close()
+    with sqlite3.connect(tmp_path / "map.db") as before:
+        before.execute("PRAGMA user_version = 0")
+    with pytest.raises(SettingsError, match="version 1; this is version 2") as refused:
+        MappingFile(tmp_path / "map.db")
+    assert "begin a new table" in str(refused.value)

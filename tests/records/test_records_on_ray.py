@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from making import KEY
+from making import HELD, KEY
 from tests.engines.ray.odd import die_once, fail
 
 from abaton.errors import AbatonError, SettingsError
@@ -29,9 +29,7 @@ def folder(tmp_path):
 
 
 def job(**more):
-    return Job(
-        Need("heart", (), Deidentification(mechanism=Mechanism.PSEUDONYMISE)), KEY, 2026, "test", **more
-    )
+    return Job(Need("heart", (), Deidentification(mechanism=Mechanism.PSEUDONYMISE)), KEY, 2026, HELD, **more)
 
 
 def contents(out):

@@ -16,7 +16,7 @@ if {block}:
             if name.split(".")[0] in ("numpy", "orjson", "pydantic", "polars"):
                 raise ImportError(name)
     sys.meta_path.insert(0, Block())
-from abaton.records import Consented, Deidentifier, Need, Pseudonyms, Record, dump, parse
+from abaton.records import Deidentifier, Need, Pseudonyms, dump, parse
 raw = '''{{"resourceType":"Bundle","id":"b","type":"collection","entry":[
   {{"fullUrl":"urn:uuid:1","resource":{{"resourceType":"Patient","id":"p","birthDate":"1980-02-03","gender":"female",
     "name":[{{"family":"M\\u00fcller"}}]}}}},
@@ -25,8 +25,8 @@ raw = '''{{"resourceType":"Bundle","id":"b","type":"collection","entry":[
     "valueQuantity":{{"value":0.0000123,"unit":"mg/dL"}},"component":[{{"code":{{"text":"x"}},"valueQuantity":{{"value":1e22}}}}]}}}}
 ]}}'''.encode()
 make = Deidentifier(Need("heart"), Pseudonyms("heart", bytes(range(32))), year=2026)
-made = make(Consented.on_ground(Record(parse(raw)), "test"))
-sys.stdout.buffer.write(dump(made.content))
+made = make.plain(parse(raw))
+sys.stdout.buffer.write(dump(made))
 print(sorted(m for m in ("numpy", "pydantic", "polars") if m in sys.modules), file=sys.stderr)
 """
 

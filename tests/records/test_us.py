@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from making import KEY, deidentify, maker, rule, run
+from making import HELD, KEY, deidentify, maker, rule, run
 
 from abaton.errors import Refused
 from abaton.records import Allowed, Deidentification, Need, problems
@@ -115,7 +115,7 @@ def test_other_versions_are_refused_by_their_name(version, raw, tmp_path):
     (tmp_path / "x.ndjson").write_text(
         '{"resourceType":"Patient","id":"1"}\n' + json.dumps({"id": "1", **raw}) + "\n"
     )
-    job = Job(Need("s", (), Deidentification()), KEY, 2026, "test")
+    job = Job(Need("s", (), Deidentification()), KEY, 2026, HELD)
     (outcome,) = export(find([str(tmp_path / "x.ndjson")]), tmp_path / "out", job)
     assert f"FHIR {version}" in outcome.error
     assert "file 1 line 2" in outcome.error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 
-from abaton.learning.clinical import Estimate, ScoreCounts, count_scores, judge
-from abaton.report import calibration_figure, forest_figure, roc_figure
+from abaton.learning.clinical import ScoreCounts, count_scores, judge
+from abaton.report import calibration_figure, forest_figure, model_colours, roc_figure
 
 
 def counts(seed: int = 0) -> ScoreCounts:
@@ -14,28 +16,44 @@ def counts(seed: int = 0) -> ScoreCounts:
     return count_scores(np.clip(rng.normal(0.4 + 0.2 * ill, 0.15), 0, 1), ill)
 
 
+COLOURS = model_colours(["community", "alone"])
+
+
 def test_the_roc_curve_keeps_its_area_and_shows_no_single_subject() -> None:
     found = counts()
-    curve = roc_figure({"community": found.curve()}).data[1]
-    assert len(curve.x) <= 102
-    assert abs(np.trapezoid(curve.y, curve.x) - judge(found, resamples=0)["auroc"].value) < 5e-3
+    made = roc_figure({"community": found.curve()}, COLOURS)
+    curve = made["data"][1]
+    assert len(curve["x"]) <= 102
+    assert abs(np.trapezoid(curve["y"], curve["x"]) - judge(found, resamples=0)["auroc"].value) < 5e-3
+    assert [row[0] for row in made["table"]["rows"]] == [i / 10 for i in range(11)]
 
 
 def test_calibration_shows_each_group_with_its_interval() -> None:
-    groups = counts().calibration(8)
-    drawn = calibration_figure({"community": groups}).data[1]
-    assert list(drawn.x) == [predicted for predicted, _ in groups]
-    assert drawn.error_y.array[0] == groups[0][1].high - groups[0][1].value
+    groups = [(predicted, asdict(share)) for predicted, share in counts().calibration(8)]
+    drawn = calibration_figure({"community": groups}, COLOURS)["data"][1]
+    assert drawn["x"] == [predicted for predicted, _ in groups]
+    assert drawn["error_y"]["array"][0] == groups[0][1]["high"] - groups[0][1]["value"]
 
 
-def test_the_forest_leaves_out_what_is_not_a_number() -> None:
-    nothing = Estimate(float("nan"), float("nan"), float("nan"))
-    rows = [
-        {"model": "community", "subset": "kos", "measures": {"auroc": Estimate(0.8, 0.7, 0.9)}},
-        {"model": "community", "subset": "troy", "measures": {"auroc": nothing}},
-        {"model": "alone", "subset": "kos", "measures": {"auroc": Estimate(0.6, 0.5, 0.7)}},
+def test_the_forest_leaves_out_what_is_not_a_number_and_its_table_says_so() -> None:
+    def row(model: str, subset: str, measures: dict | None) -> dict:
+        return {"model": model, "subset": subset, "subjects": "9", "sites": 1, "measures": measures}
+
+    good, nothing = ({"value": v, "low": v, "high": v} for v in (0.8, None))
+    rows = [row("community", "kos", {"auroc": good}), row("community", "troy", {"auroc": nothing}),
+            row("alone", "kos", {"auroc": good}), row("alone", "tiny", None)]  # fmt: skip
+    figure = forest_figure(rows, "auroc", COLOURS)
+    assert [(trace["name"], trace["y"]) for trace in figure["data"]] == [
+        ("community", ["kos"]),
+        ("alone", ["kos"]),
     ]
-    figure = forest_figure(rows, "auroc")
-    assert [trace.name for trace in figure.data] == ["community", "alone"]
-    assert list(figure.data[0].y) == ["kos"]
-    assert figure.layout.yaxis.categoryarray == ("troy", "kos")
+    assert [line[-1] for line in figure["table"]["rows"]][1::2] == ["–", "too few"]
+
+
+def test_a_model_has_one_colour() -> None:
+    roc = roc_figure({"alone": counts().curve(), "community": counts().curve()}, COLOURS)
+    sure = {"auroc": {"value": 1, "low": 1, "high": 1}}
+    rows = [{"model": m, "subset": m, "subjects": "9", "sites": 1, "measures": sure} for m in COLOURS]
+    forest = forest_figure(rows, "auroc", COLOURS)
+    assert {trace["name"]: trace["line"]["color"] for trace in roc["data"][1:]} == COLOURS
+    assert {trace["name"]: trace["marker"]["color"] for trace in forest["data"]} == COLOURS

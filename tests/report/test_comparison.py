@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_run import EVENTS as STUDY_EVENTS
-from test_run import row as study_row
+from tests.report.test_run import EVENTS as STUDY_EVENTS
+from tests.report.test_run import row as study_row
 
 from abaton.errors import SettingsError
 from abaton.report import comparison, comparison_page, lab_page, lab_report, page_of, report_of, run_report
@@ -24,7 +24,7 @@ EVENTS = [
 
 def lab(name: str = "one", *, measures=(0.5, 0.7, 0.8), measure: str = "accuracy", **settings) -> dict:
     recipe = {
-        "name": "clinics",
+        "name": "four",
         "settings": {"seed": 1, "rounds": 2, "scale": 1.0, **settings},
         "versions": {},
     }
@@ -35,6 +35,7 @@ def lab(name: str = "one", *, measures=(0.5, 0.7, 0.8), measure: str = "accuracy
         "seconds": 4.0,
         "updates": 3,
         "bytes_up": 250,
+        "bytes_down": 900,
     }
     models = [ModelRow(i, 2.0 * i, "m", {measure: value}) for i, value in enumerate(measures)]
     row = RunRow(name, "2026-11-16T08:00:00", "virtual", recipe, "9" * 64, "finished", result)
@@ -49,7 +50,7 @@ def test_a_lab_run_is_told_in_all_parts_and_escaped():
     assert (kos["updates"], kos["bytes"], kos["failed"], kos["last"]) == (2, 200, 1, 4.0)
     page = lab_page(made)
     for words in (
-        "Question",
+        "How good does the community model become?",
         "Cohort",
         "Privacy",
         "Method",
@@ -61,13 +62,13 @@ def test_a_lab_run_is_told_in_all_parts_and_escaped():
         assert words in page, words
     outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert "<b>" not in outside
-    assert "default-src 'none'" in page
+    assert "default-src &#39;none&#39;" in page
     assert page_of(made) == page
 
 
 def test_either_kind_of_run_has_its_report():
     assert report_of(study_row(), [], STUDY_EVENTS)["kind"] == "study"
-    row = RunRow("x", "", "virtual", {"name": "clinics", "settings": {}}, "9", "running", None)
+    row = RunRow("x", "", "virtual", {"name": "four", "settings": {}}, "9", "running", None)
     with pytest.raises(SettingsError, match="has not ended"):
         report_of(row, [], [])
 
@@ -80,7 +81,7 @@ def test_differences_come_first_and_the_page_holds_the_numbers():
     assert [line["measure"] for line in made["results"]] == [0.8, 0.9]
     page = comparison_page(made)
     assert page.index("What was set differently") < page.index(">Results<") < page.index(">Curves<")
-    assert all(f'id="figure-{axis}"' in page for axis in ("version", "at", "bytes"))
+    assert all(f'data-figure="{axis}"' in page for axis in ("version", "at", "bytes"))
     assert "A: one" in page
     assert "0.9000" in page
 

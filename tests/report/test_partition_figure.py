@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from abaton.lab import partition
-from abaton.report import partition_figure
+from abaton.report import figures_page, partition_figure
 
 
 def drawn(classes, classes_as="Non-IID(2)", **more):
@@ -33,7 +33,7 @@ def test_many_classes_become_a_map():
 
 def test_the_page_needs_no_network():
     _, figure = drawn(5)
-    page = figure.to_html(include_plotlyjs=True)
+    page = figures_page("dealt", [figure])
     assert 'src="http' not in page
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.report.test_explaining_figures import RESULTS as EXPLAINED
 
 from abaton.errors import SettingsError
 from abaton.report import run_page, run_report
+from abaton.report.finding import site_gains
+from abaton.report.flow import cohort_flow
 from abaton.store import RunRow
 
 AUROC = {"auroc": {"value": 0.8, "low": 0.7, "high": 0.9}, "brier": {"value": 0.1, "low": None, "high": None}}
+GAIN = {
+    "own": {"value": 0.7, "low": 0.6, "high": 0.8},
+    "community": {"value": 0.8, "low": 0.7, "high": 0.9},
+    "difference": {"value": 0.1, "low": 0.02, "high": 0.2},
+}
 FUNNEL = [
     {"stage": "read", "subjects": "90", "left_out": []},
     {"stage": "rows", "subjects": "≥5", "left_out": [{"reason": "no <label>", "subjects": "<5"}]},
@@ -31,7 +39,8 @@ def row(**more) -> RunRow:
             "dates": "year", "smallest_count": 5, "statements": {"models-stay": "They stay."}, "outcome": "ill",
         },
         "method": {
-            "task": "classes", "network": "logistic", "codec": "raw", "rounds": 3, "finishing": 0, "validation": 0.1,
+            "task": "classes", "network": "logistic", "codec": "raw", "downlink": None, "rounds": 3, "finishing": 0,
+            "validation": 0.1,
             "policy": {"name": "SyncDVW", "quorum": None}, "training": {"epochs": 2}, "evaluation": {"test": 0.2},
         },
         "told": {
@@ -59,12 +68,23 @@ def row(**more) -> RunRow:
             ],
             "curves": {"community": curve, "all data pooled": {}},
             "smallest_count": 5,
+            "gains": {"measure": "auroc", "sites": {"north": GAIN, "south": None}},
         },
         "progress": [{"version": 0, "at": 0.0, "auroc": 0.5}, {"version": 3, "at": 4.0, "auroc": 0.8}],
-        "traffic": {"north": {"updates": 3, "bytes_up": 10, "uncompressed": 40}},
+        "traffic": {
+            "north": {
+                "updates": 3, "bytes_up": 10, "uncompressed": 40,
+                "models": 4, "bytes_down": 50, "uncompressed_down": 80,
+            },
+        },
     }  # fmt: skip
     values = {"recipe": recipe, "result": result, **more}
     return RunRow("s-1", "2026-11-16", "virtual", values["recipe"], "9" * 64, "finished", values["result"])
+
+
+def explained_row() -> RunRow:
+    """A run whose study asked what the model goes by."""
+    return row(result={**row().result, **EXPLAINED})
 
 
 EVENTS = [
@@ -84,6 +104,55 @@ def test_the_report_has_everything_and_the_page_is_made_of_it():
     assert page.count("<h1>") == 1
 
 
+def test_the_page_answers_first_and_folds_the_machine_away():
+    page = run_page(run_report(explained_row(), EVENTS))
+    order = ("the-finding", "what-each-site-gains", "who-took-part", "how-good-the-models-are",
+             "what-the-model-goes-by", "privacy", "method", "how-it-went", "how-to-do-it-again")  # fmt: skip
+    places = [page.index(f'<h2 id="{each}">') for each in order]
+    assert places == sorted(places)
+    assert page.index('<details class="machine">') < places[-2]
+    assert (
+        "foretells ill with an AUROC of 0.800 (95\u00a0% interval 0.700 to 0.900), in 40 people of 2 sites"
+        in page
+    )
+    assert (
+        "clearly better than the own model of 1 of 2 sites; at none it is clearly worse; at 1 too few" in page
+    )
+    assert "+0.100 (+0.020 to +0.200)" in page
+    assert "40 people, 2 sites" in page
+    assert "What the model goes by" not in run_page(run_report(row(), EVENTS))
+
+
+def test_every_figure_has_its_numbers_as_a_table():
+    page = run_page(run_report(explained_row(), EVENTS))
+    figures = re.findall(r"<figure.*?</figure>", page, flags=re.S)
+    assert len(figures) >= 7
+    assert all(
+        re.search(r'<div class="numbers"><div class="scroll".*?<td', each, flags=re.S) for each in figures
+    )
+
+
+def test_a_run_that_was_not_judged_says_so():
+    result = {
+        **row().result,
+        "evaluation": {"lines": [line("community", "all sites", "all", None)], "curves": {}},
+    }
+    page = run_page(run_report(row(result=result), EVENTS))
+    assert "Too few people could be tested" in page
+    assert "did not compare" in page
+
+
+def test_errors_that_fall_are_gains_and_masks_stay():
+    fall = {"value": -0.5, "low": -0.9, "high": -0.1}
+    told = {"measure": "rmse", "sites": {"north": {"own": fall, "community": fall, "difference": fall}}}
+    (gain,) = site_gains({"gains": told, "lines": []})
+    assert (gain["verdict"], gain["gain"]) == ("gains", {"value": 0.5, "low": 0.1, "high": 0.9})
+    stages = cohort_flow({"north": {"funnel": FUNNEL}, "south": {"funnel": FUNNEL}, "west": {}})
+    assert [(each["stage"], each["people"]) for each in stages] == [("read", "180"), ("rows", "≥10")]
+    assert stages[1]["left_out"] == [("no <label>", "≤8")]
+    assert [bar["exact"] for bar in stages[1]["bars"]] == [False, False]
+
+
 def test_no_number_of_examples_is_told_since_counts_of_people_may_be_masked():
     report = run_report(row(), EVENTS)
     (line,) = report["results"]["course"]["learners"]
@@ -94,8 +163,9 @@ def test_no_number_of_examples_is_told_since_counts_of_people_may_be_masked():
 
 def test_the_page_fetches_nothing():
     page = run_page(run_report(row(), EVENTS))
-    assert "default-src 'none'" in page
-    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    assert "default-src &#39;none&#39;" in page
+    assert "unsafe" not in page.split('Content-Security-Policy" content="')[1].split('"')[0]
+    outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert not re.search(r"""(?:src|href)=["'](?!#)""", outside)
     assert "<link" not in outside
     assert "<script src" not in page
@@ -103,6 +173,6 @@ def test_the_page_fetches_nothing():
 
 def test_a_run_of_something_else_or_without_an_end_is_refused():
     with pytest.raises(SettingsError, match="not one of a study"):
-        run_report(row(recipe={"name": "clinics", "settings": {}}), [])
+        run_report(row(recipe={"name": "policy", "settings": {}}), [])
     with pytest.raises(SettingsError, match="has not ended"):
         run_report(row(result=None), [])

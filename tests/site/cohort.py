@@ -6,7 +6,9 @@ import json
 from datetime import date
 from pathlib import Path
 
-from abaton.study import Study, starter, study_from_toml
+from tests.study.long_form import long_starter
+
+from abaton.study import Study, study_from_toml
 
 ICD = "http://hl7.org/fhir/sid/icd-10-cm"
 LOINC = "http://loinc.org"
@@ -15,7 +17,7 @@ TODAY = date(2026, 11, 16)
 
 def study(**changes: str) -> Study:
     """The starter study, with pieces of its text exchanged."""
-    text = starter("study.toml", TODAY)
+    text = long_starter(TODAY)
     for old, new in changes.items():
         assert PIECES[old] in text
         text = text.replace(PIECES[old], new)

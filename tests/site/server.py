@@ -85,7 +85,7 @@ class Server:
                 return None
 
             def drip(self) -> None:
-                """One byte at a time, for ever: slowloris the other way round."""
+                """One byte at a time, forever: slowloris the other way round."""
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nx-")
                 while not outer.stop.is_set():
                     self.wfile.write(b"a")
@@ -143,6 +143,6 @@ class Time:
 
 
 def replies(*given: Reply) -> Handler:
-    """The given answers one after the other, the last one for ever."""
+    """The given answers one after the other, the last one forever."""
     left = list(given)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]

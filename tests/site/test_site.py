@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from cohort import condition, failing, patient, people, pressure, study, write
+from tests.records.making import HELD
 
 from abaton.errors import Refused, SettingsError
 from abaton.records import Deidentified
@@ -30,7 +31,7 @@ class Consents:
             return Permission(allowed=False, reason="no consent")
         if moment >= self.until[subject]:
             return Permission(allowed=False, reason="the consent has expired")
-        return Permission(allowed=True, ground="consent", without=frozenset({self.never} & {*kinds}))
+        return Permission(allowed=True, ground=HELD, without=frozenset({self.never} & {*kinds}))
 
 
 def funnel_of(site) -> dict[str, int]:

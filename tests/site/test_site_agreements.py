@@ -14,8 +14,8 @@ from tests.site.test_site_consent import KEY
 
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.federation.rolls import Roll
-from abaton.governance import Audit, metadata, verify
-from abaton.site import Stage, check_site, load_site, open_site, read_agreements
+from abaton.governance import Action, Audit, CascadeStep, metadata, verify
+from abaton.site import SiteError, Stage, check_site, deal, load_site, open_site, read_agreements
 from abaton.store import Database
 
 OID = "urn:oid:2.16.840.1.113883.3.1937.777.24.5.3"
@@ -135,13 +135,31 @@ def test_a_permit_holds_for_everybody_but_those_who_opted_out(house, site):
     assert actions.count("opt-outs-read") == 3
 
 
+@pytest.mark.parametrize("basis", ["permit", "ground"])
+def test_who_has_left_a_study_is_out_whatever_a_permit_or_a_ground_says(house, site, basis):
+    write(house / "records", people(0, 1, 2, 3))
+    file = site(permit()) if basis == "permit" else site("", 'ground = "vote 7/2026"')
+    keys, members = [f"Patient/{n}" for n in range(4)], roll(file)
+    assert members.inside(keys, 0.0) == set(keys)
+    with deal(file, lambda: pytest.fail("no keys are needed"), lambda: NOW) as dealings:
+        for _ in range(2):
+            assert dealings.withdraw(study(), "p1").step is CascadeStep.DONE
+    assert members.inside(keys, 1.0) == {"Patient/0", "Patient/2", "Patient/3"}
+    assert consented(file) == 3
+    assert "opt-out list" not in " ".join(check_site(open_site(file, study(), NOW)).remarks)
+
+
 @pytest.mark.parametrize(
     ("changed", "when", "reason"),
     [
         ({"end": "2026-10-31"}, NOW, "the data permit has expired"),
         ({"start": "2027-01-01"}, NOW, "the data permit does not hold yet"),
         ({"document": "cd" * 32}, NOW, "the data permit was given for another version of the study document"),
-        ({"purposes": ["screening"]}, NOW, "the data permit does not name the study's purpose"),
+        (
+            {"purposes": ["screening"]},
+            NOW,
+            "the data permit does not name the study's purpose, or does not allow this",
+        ),
         ({}, datetime(2029, 1, 1, tzinfo=UTC), "the data permit has expired"),
     ],
 )
@@ -151,6 +169,29 @@ def test_a_permit_is_for_one_document_purpose_and_time(house, site, changed, whe
     check_site(opened)
     assert opened.funnel.stopped[Stage.CONSENTED] == {reason: 2}
     assert roll(site(permit(**changed)), when).inside(["Patient/0"], 0.0) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("allows", "trained", "sent"), [(["train"], True, False), (["send"], False, True), (["train", "send"], True, True)],
+    ids=["train", "send", "both"],
+)  # fmt: skip
+def test_a_permit_allows_what_it_says_and_no_more(house, site, allows, trained, sent):
+    write(house / "records", people(0, 1))
+    (house / "out.txt").write_text("p1\n")
+    file = site(permit(allows=allows) + '\n[consent.opt_outs]\nfile = "out.txt"\n')
+    read_agreements(file, study(), NOW)
+    gate = open_site(file, study(), NOW).gate
+    asked = {action: [gate(f"p{n}", NOW, action).allowed for n in (0, 1)] for action in Action}
+    assert asked[Action.COLLECT] == [True, False]
+    assert asked[Action.TRAIN] == [trained, False]
+    assert asked[Action.SEND] == [sent, False]
+    assert roll(file).inside(["Patient/0", "Patient/1"], 0.0) == ({"Patient/0"} if trained else set())
+    assert file.document.consent.sends is sent
+
+
+def test_what_a_permit_allows_is_one_of_two_words(site):
+    with pytest.raises(SiteError, match=r"consent.permit.allows"):
+        site(permit(allows=["sell"]))
 
 
 def test_an_opt_out_wins_over_a_stated_ground(house, site):

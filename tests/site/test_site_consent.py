@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from cohort import failing, people, study, write
+from tests.governance.conftest import say
 
 from abaton.errors import SettingsError
-from abaton.governance import Action, Registry, metadata
+from abaton.governance import Action, Ask, Registry, make_consent, metadata
 from abaton.site import (
     SiteError,
     Stage,
@@ -38,10 +39,9 @@ def registry(house: Path) -> Registry:
     return made
 
 
-def say_yes(registry: Registry, number: int, **more: object) -> str:
+def say_yes(registry: Registry, number: int, until: datetime | None = None) -> str:
     who = subject_tag(KEY, f"p{number}")
-    registry.opt_in(who, THEN)
-    registry.enrol(who, study().study.id, study().hash, THEN, **more)
+    registry.enrol({who: until}, study().study.id, study().hash, THEN)
     return who
 
 
@@ -70,20 +70,25 @@ def test_who_withdraws_between_two_rounds_is_out_of_the_next(house, registry):
     tags = {f"p{number}": say_yes(registry, number) for number in (1, 2)}
     site = opened(house)
     kept = [subject.subject for subject in site.kept()]
-    assert [site.may_use(subject, NOW).allowed for subject in kept] == [True, True]
+    assert [site.gate(subject, NOW, Action.TRAIN).allowed for subject in kept] == [True, True]
     registry.withdraw(tags["p1"], study().study.id, NOW)
     later = NOW + timedelta(minutes=1)
-    assert {subject: site.may_use(subject, later).allowed for subject in kept} == {"p1": False, "p2": True}
+    assert {subject: site.gate(subject, later, Action.TRAIN).allowed for subject in kept} == {
+        "p1": False,
+        "p2": True,
+    }
     assert [subject.subject for subject in opened(house, later).kept()] == ["p2"]
 
 
 def test_what_a_consent_leaves_out_stays(house, registry):
     write(house / "records", people(1))
-    say_yes(registry, 1, except_kinds=("Observation",), actions=(Action.COLLECT,))
+    ask = Ask(say_yes(registry, 1), study().study.id, study().hash)
+    said = make_consent(ask, THEN, None, actions=[Action.COLLECT], except_kinds=["Observation"])
+    say(registry, ask, said, THEN)
     site = opened(house)
     assert {record.type for record in site.records()} == {"Patient"}
     assert site.left_out == {"Observation: not covered by the consent": 1}
-    assert not site.may_use("p1", NOW).allowed
+    assert not site.gate("p1", NOW, Action.TRAIN).allowed
 
 
 def test_a_study_that_changed_needs_new_consents(house, registry):

@@ -61,7 +61,7 @@ def test_records_that_eligibility_is_judged_by_are_never_filtered():
 def test_a_filter_that_servers_do_not_know_stays_here():
     want = Want(
         "Observation",
-        codes=(CodeFilter("component.code", (Code("s", "1"),)),),
+        codes=(CodeFilter("component.value", (Code("s", "1"),)),),
         dates=(DateFilter("issued", "2024-01-01"),),
     )
     assert queries(need(want), ADULTS) == (Query("Observation"), Query("Patient"))

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from server import Reply, Server, Time, replies, serving
 
-from abaton.errors import Refused
+from abaton.errors import Refused, SettingsError
 from abaton.site import ServerError, Web
 from abaton.site import web as web_module
 from abaton.site.answers import document
@@ -194,7 +194,7 @@ def test_a_file_is_begun_again_when_it_breaks_off(server):
 
 
 def test_certificates_to_trust_must_be_readable(tmp_path):
-    with pytest.raises(ServerError, match="certificates to trust"):
+    with pytest.raises(SettingsError, match="certificates to trust"):
         Web("https://h", ca=str(tmp_path / "none.pem"))
 
 

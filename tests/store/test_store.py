@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -89,6 +91,25 @@ def test_one_process_at_a_time_works_on_a_run_and_a_crash_lets_go(store):
         assert store.is_held("r")
 
 
+def test_what_a_killed_process_has_forked_is_waited_for(store):
+    """It holds the run, too, until it has ended: nobody works on the run while it may still write."""
+    held, told = os.pipe()
+    child = os.fork()
+    if not child:
+        with store.holding("r"):
+            if not os.fork():
+                time.sleep(0.8)
+                os._exit(0)
+            os.write(told, b"1")
+            time.sleep(60)
+    assert os.read(held, 1) == b"1"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert store.is_held("r")
+    with store.holding("r"):
+        pass
+
+
 def test_many_processes_may_open_a_new_store_at_once(tmp_path):
     code = f"import pathlib; from abaton.store import Store; Store(pathlib.Path({str(tmp_path / 'new')!r})).close()"
     children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6)]
@@ -123,8 +144,9 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
 def test_a_store_of_another_form_is_refused(tmp_path):
     with Store(tmp_path) as store, store.reading() as connection:
         connection.exec_driver_sql("UPDATE about SET schema = 99")
-    with pytest.raises(StoreError, match="form 99"):
+    with pytest.raises(StoreError, match="form 99, this version of Abaton reads form 1") as refused:
         Store(tmp_path)
+    assert "use the version of Abaton that wrote it, or another folder" in str(refused.value)
 
 
 def test_runs_and_journals_may_lie_in_any_database(tmp_path, database_url):
@@ -142,3 +164,10 @@ def test_runs_and_journals_may_lie_in_any_database(tmp_path, database_url):
         assert again.models("demo-1") == [ModelRow(1, 2.0, "d1", {"loss": 0.5})]
         with pytest.raises(SettingsError, match="already"):
             again.add_run(row())
+
+
+def test_nobody_else_may_look_into_a_new_store(tmp_path):
+    """Updates of single sites lie in it."""
+    with Store(tmp_path / "new" / "store"):
+        assert (tmp_path / "new" / "store").stat().st_mode & 0o077 == 0
+        assert (tmp_path / "new" / "store" / "abaton.db").stat().st_mode & 0o077 == 0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from fhir.resources.R4B.bundle import Bundle
+from tests.study.long_form import long_starter
 
 from abaton.study import (
     StudyError,
     load_study,
-    starter,
     study_from_json,
     study_from_toml,
     write_bundle,
@@ -44,7 +44,7 @@ def test_toml_to_bundle_to_toml_keeps_everything(full):
 
 
 def test_written_bundles_are_valid_fhir(full):
-    for study in (full, study_from_toml(starter("s", date(2026, 1, 1)))):
+    for study in (full, study_from_toml(long_starter(date(2026, 1, 1)))):
         Bundle.model_validate(write_bundle(study))
 
 

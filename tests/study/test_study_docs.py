@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from abaton.study import Statement, Study, study_from_toml
 from abaton.study.criteria import What
+from abaton.study.short import SYSTEMS, ShortParts, standard_views
 
 PAGE = (Path(__file__).parents[2] / "docs/study-document.md").read_text("utf-8")
 PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.S)
@@ -34,8 +35,8 @@ def keys(kind, seen):
 
 
 def test_every_key_is_documented():
-    words = set(re.findall(r"[A-Za-z_]+", " ".join(re.findall(r"`([^`]+)`", PROSE))))
-    missing = sorted(set(keys(Study, set())) - words)
+    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(re.findall(r"`([^`]+)`", PROSE))))
+    missing = sorted({*keys(Study, set()), *keys(ShortParts, set()), *SYSTEMS, *standard_views()} - words)
     assert not missing
 
 
@@ -46,4 +47,6 @@ def test_every_choice_is_documented():
 
 def test_the_example_is_valid():
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
-    assert study_from_toml(example).study.id == "pressure-2026"
+    study = study_from_toml(example)
+    assert study.study.id == "pressure-2026"
+    assert [each.name for each in study.features.inputs][-2:] == ["emergencies", "smoking"]

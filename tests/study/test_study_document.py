@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import tomllib
 from datetime import date
 from pathlib import Path
 
 import pytest
+import tomli_w
+from tests.study.long_form import long_starter
 
 from abaton.canonical import canonical
+from abaton.documents.problems import Problem
 from abaton.records.deid.need import Function, Identity, Mechanism
-from abaton.study import StudyError, load_study, notes_on, starter, study_from_toml, write_toml
+from abaton.study import StudyError, load_study, notes_on, study_from_toml, write_toml
 from abaton.study.document import FORMAT
-from abaton.study.problems import Problem
 
 TODAY = date(2026, 11, 16)
-START = starter("study.toml", TODAY)
+START = long_starter(TODAY)
 
 
 BAD_PATH = "rules = [{ path = 'Patient.x', method = 'keep' }]"
@@ -86,10 +89,10 @@ def test_all_problems_are_listed_in_the_order_of_the_file():
 
 
 def test_a_missing_section_and_a_missing_key_are_told():
-    text = START.replace("[[contacts]]", "[[contact]]").replace("id = ", "# id = ", 1)
+    text = START.replace("[centre]", "[center]").replace("id = ", "# id = ", 1)
     told = {problem.key: problem.what for problem in problems(text)}
-    assert told["contacts"] == "'contacts' is missing"
-    assert told["contact"] == "'contact' is not a known key"
+    assert told["centre"] == "'centre' is missing"
+    assert told["center"] == "'center' is not a known key"
     assert told["study.id"] == "'id' is missing"
 
 
@@ -169,6 +172,15 @@ def test_hash_does_not_depend_on_form(full, full_text):
     assert study_from_toml(write_toml(full)).hash == full.hash
     assert study_from_toml(full_text.replace("low = 18\n", "low = 18.0\n")).hash == full.hash
     assert study_from_toml(full_text.replace("\n", "\r\n")).hash == full.hash
+
+
+@pytest.mark.parametrize("text", ["a\rb", 'a\n"""b\\', "e\u0301 \U0001f600\n''' \\n", "1.0", "x\u2028\ty"])
+def test_any_text_survives_being_written(full_text, text):
+    table = tomllib.loads(full_text)
+    table["study"]["question"] = text
+    study = study_from_toml(tomli_w.dumps(table))
+    assert study.study.question == text
+    assert study_from_toml(write_toml(study)).hash == study.hash
 
 
 def test_hash_depends_on_every_word(full, full_text):

@@ -7,10 +7,10 @@ import json
 import tomllib
 
 import pytest
+import tomli_w
 
+from abaton.documents.toml import _json_form, _plain
 from abaton.study import StudyError, study_from_json, study_from_toml, write_bundle
-from abaton.study.reading import _json_form
-from abaton.study.toml import _plain, _table
 
 WRONG = [None, 7, "x", [], {}, [None], [[]], {"x": {}}, True, -0.5, "\x00", [{"url": 3}]]
 
@@ -47,7 +47,7 @@ def in_toml(full_text, wrong, step):
     table = tomllib.loads(full_text)
     for way in list(places(table))[::step]:
         made = json.loads(json.dumps(changed(table, way, wrong), default=_json_form))
-        yield study_from_toml, "\n".join(_table(_plain(made), ()))
+        yield study_from_toml, tomli_w.dumps(_plain(made))
 
 
 def refusals(documents):

@@ -9,25 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.study.long_form import long_starter
 
+from abaton.control import Rules
+from abaton.documents.values import days
 from abaton.errors import SettingsError
 from abaton.records.features import Join, Kind, Missing, Outcome
+from abaton.records.features.plan import means
 from abaton.study import (
     Learning,
     PolicyTable,
     Study,
     StudyError,
     describe,
-    starter,
     study_from_json,
     study_from_toml,
     write_bundle,
     write_toml,
 )
-from abaton.study.learning import Network, network
-from abaton.study.values import days
+from abaton.study.networks import Network, network
 
-START = starter("study.toml", date(2026, 11, 16))
+START = long_starter(date(2026, 11, 16))
 
 
 def problems(text):
@@ -260,9 +262,9 @@ def test_the_plan_is_what_the_document_says(full):
     plan = full.plan()
     assert [each.kind for each in plan.inputs] == [Kind.NUMBER, Kind.CATEGORY, Kind.AGE, Kind.COUNT]
     systolic, drug, age, _ = plan.inputs
-    assert (systolic.unit, systolic.source.unit, systolic.refuse_units) == ("mm[Hg]", "unit", True)
-    assert (systolic.fill, systolic.band, systolic.source.join) == (120.5, 2.5, Join.MAX)
-    assert drug.categories[0].means(None, "C09AA05")
+    assert (systolic.unit, systolic.unit_column, systolic.wrong_unit) == ("mm[Hg]", "unit", "refuse")
+    assert (systolic.fill, systolic.band, systolic.join) == (120.5, 2.5, Join.MAX)
+    assert means(drug.categories[0], None, "C09AA05")
     assert drug.after_index
     assert (age.at, age.missing) == (date(2026, 1, 31), Missing.DROP)
     assert (plan.label.kind, plan.label.days, plan.label.follow_up.view) == (Outcome.EVENT, 365, "medicines")
@@ -280,6 +282,15 @@ def test_the_rules_are_what_the_document_says(full):
     assert (rules.pacing.budget, rules.validation.choice, rules.finishing) == (30, "labels", 1)
     with pytest.raises(SettingsError, match="participants"):
         full.learning.rules(2)
+
+
+def test_a_buffer_belongs_to_fedbuff():
+    table = {"name": "FedBuffDVW", "buffer": 3, "attempts": 4, "measure": "mcc"}
+    rules = Learning(policy=table).rules(5)
+    assert (rules.pacing.buffer, rules.pacing.attempts, rules.validation.measure) == (3, 4, "mcc")
+    assert Learning(policy="FedBuff").rules(5).pacing.fewest(Rules(learners=5)) == 3
+    with pytest.raises(ValidationError, match="'buffer' does not belong to the policy SyncDVW"):
+        Learning(policy={"name": "SyncDVW", "buffer": 3})
 
 
 def test_values_are_validated_by_closeness():

@@ -11,6 +11,7 @@ import typer
 
 from abaton.cli.output import emit, note, table
 from abaton.cli.privacy import completed, facts_of, read_inputs, write_report
+from abaton.cli.runs import JsonOption
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -32,14 +33,16 @@ def anonymity(
         False, "--rows-are-people", help="Said instead of --subject: no two rows are of one person."
     ),
     enforce: bool = typer.Option(False, "--enforce", help="Write the anonymous table."),
-    out: Path | None = typer.Option(None, "--out", help="Where to (default: NAME.anonymous.SUFFIX here)."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Where to (default: NAME.anonymous.SUFFIX here)."
+    ),
     report: Path | None = typer.Option(None, "--report", help="Write the privacy report (.html or .json)."),
     supplied: Path | None = typer.Option(
         None, "--report-inputs", help="JSON with what other parts know: study, consents, checks, custody ..."
     ),
     gate: bool = typer.Option(False, "--gate", help="Fail with code 3 if the table as it is falls short."),
     separator: str = typer.Option("", "--separator", help="Of a CSV (default: found in its header)."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    json: bool = JsonOption,
 ) -> None:
     """Measure how anonymous a table is and, with --enforce, make it as anonymous as the study asks.
 

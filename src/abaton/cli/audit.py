@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from abaton.cli.output import emit, note, table
-from abaton.cli.secrets import DATABASE, JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.secrets import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
 app = typer.Typer(help="Verify the audit chain, make checkpoints, export it.", no_args_is_help=True)
@@ -53,7 +53,7 @@ def verify(
 @app.command()
 def checkpoint(
     *,
-    keys: Path = typer.Option(..., "--keys", help="The private key file that signs.", show_default=False),
+    keys: Path = KEYS,
     out: Path = typer.Option(..., "--out", "-o", help="The file to give to somebody else to keep."),
     url: str | None = DATABASE,
     passphrase_file: Path | None = PASSPHRASE_FILE,

@@ -11,6 +11,7 @@ import typer
 
 import abaton
 from abaton.cli.output import emit, note, table
+from abaton.cli.runs import JsonOption
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def bench(
     name: str = typer.Argument("all", help="Which benchmark; 'all' runs every one."),
     *,
-    json: bool = typer.Option(False, "--json", help="Print one list of measurements as JSON."),
+    json: bool = JsonOption,
 ) -> None:
     """Measure speed, size and error on this machine, as ratios within one run.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, save, table
+from abaton.cli.runs import JsonOption, StoreOption, complete_run, opened_store
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -25,11 +27,11 @@ SOURCE = (
 
 @app.command()
 def advise(
-    source: str = typer.Argument(help=SOURCE),
+    source: str = typer.Argument(help=SOURCE, autocompletion=complete_run),
     *,
     sparsity: float = typer.Option(0.01, help="The share of weights that sparse codecs send."),
-    store: Path | None = typer.Option(None, help="The store's folder, for a run."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
 ) -> None:
     """Say which codec and settings are smallest for a model.
 
@@ -52,8 +54,8 @@ def inspect(
     file: Path = typer.Argument(help="A file that holds one payload."),
     *,
     layout: str | None = typer.Option(None, help="The model it was made for; see 'advise'."),
-    store: Path | None = typer.Option(None, help="The store's folder, for a run."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
 ) -> None:
     """Explain a payload, field by field."""
     from abaton.codecs.explain import explain
@@ -69,14 +71,14 @@ def inspect(
 
 @app.command()
 def pictures(
-    source: str = typer.Argument(help=SOURCE),
+    source: str = typer.Argument(help=SOURCE, autocompletion=complete_run),
     *,
-    output: Path = typer.Option(..., "--output", "-o", help="The page to write (.html)."),
+    out: Path = typer.Option(..., "--out", "-o", help="The page to write (.html)."),
     tensor: str | None = typer.Option(None, help="Which convolution to show; the largest by default."),
     sparsity: float = typer.Option(0.01, help="The share of weights that sparse codecs send."),
     kernels: float = typer.Option(0.125, help="The share of kernels that may hold them."),
-    store: Path | None = typer.Option(None, help="The store's folder, for a run."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    store: Path | None = StoreOption,
+    json: bool = JsonOption,
 ) -> None:
     """Draw an update before and after STC and SSTC, and the error of every codec against its bits.
 
@@ -89,13 +91,13 @@ def pictures(
     update = unpredictable(layout) if update is None else update
     curves = error_by_bits(layout, update)
     maps = _heat_maps(layout, update, tensor, sparsity, kernels)
-    save(output, figures_page(f"Codecs: {source}", [*maps, error_curves(curves)]))
+    save(out, figures_page(f"Codecs: {source}", [*maps, error_curves(curves)]))
     rows = [(name, bits, error) for name, points in curves.items() for bits, error in points]
     if json:
         emit([dict(zip(("codec", "bits", "error"), row, strict=True)) for row in rows])
     else:
         table("error against bits", ["codec", "bits a number", "relative error"], rows)
-    note(f"wrote {output}")
+    note(f"written: {out}")
 
 
 def _heat_maps(
@@ -194,11 +196,11 @@ def _from_safetensors(path: Path) -> tuple[Layout, Vector]:
 
 
 def _from_run(name: str, folder: Path | None) -> tuple[Layout, Vector | None]:
-    from abaton.store import Store, default_folder
     from abaton.vectors import Layout, Role, Tensor
 
-    with Store(folder or default_folder()) as store:
+    with ExitStack() as stack:
         try:
+            store = stack.enter_context(opened_store(folder))
             row = store.run(name)
         except SettingsError as error:
             raise SettingsError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, save, table
-from abaton.cli.runs import JsonOption, StoreOption, opened_store
+from abaton.cli.runs import JsonOption, StoreOption, complete_run, opened_store
 
 if TYPE_CHECKING:
     from abaton.store import RunRow, Store
@@ -18,13 +18,14 @@ def compare(
     runs: list[str] = typer.Argument(
         ...,
         metavar="RUN RUN...",
-        help="Runs by name or its beginning; 'heart-*' is all that fit.",
+        help="The runs: names or parts of them, numbers, or latest; 'heart-*' is all that fit.",
+        autocompletion=complete_run,
         show_default=False,
     ),
     *,
     measure: str | None = typer.Option(None, help="Compare by this measure; by default the main one."),
     out: Path | None = typer.Option(
-        None, "-o", "--out", help="Write one HTML page with the curves over each other."
+        None, "--out", "-o", help="Write one HTML page with the curves over each other."
     ),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
@@ -33,14 +34,8 @@ def compare(
 
     Runs of different studies, outcomes, experiments or data sets are refused: their numbers do not mean the same.
     """
-    from abaton.report.comparison import comparison
-    from abaton.report.comparison_page import (
-        comparison_page,
-        difference_rows,
-        reached_rows,
-        result_rows,
-        run_rows,
-    )
+    from abaton.report import comparison, comparison_page
+    from abaton.report.comparison import difference_rows, reached_rows, result_rows, run_rows
 
     with opened_store(store) as opened:
         chosen = [row for name in runs for row in _named(opened, name)]

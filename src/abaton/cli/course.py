@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+from abaton.cli.pace import about
 from abaton.control import Arrived, Event, Failed, Joined, Left, State
 
 BARS = "▁▂▃▄▅▆▇█"
-_MOST = 4096  # losses that are kept; twice as coarse from there on
+_MOST = 4096  # losses that are kept; twice as coarse from then on
 
 
 @dataclass(slots=True)
@@ -107,17 +108,6 @@ class Course:
         """How many versions there are, and of how many."""
         return f"{self.version:,}/{self.rounds:,}" if self.rounds else f"{self.version:,} versions"
 
-    def left(self, elapsed: float) -> str:
-        """How long it will take by what it has taken so far, if that can be told.
-
-        >>> Course(10).left(3.0)
-        ''
-        """
-        share = self.share
-        if not share or share >= 1:
-            return ""
-        return f"{duration(elapsed * (1 - share) / share)} left"
-
 
 def states_of(course: Course) -> dict[str, str]:
     """What each learner does: training, evaluating, waiting, or lost."""
@@ -165,13 +155,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def plain_line(course: Course, elapsed: float) -> str:
-    """How far a run has come, in a line for a file."""
+def plain_line(course: Course, left: float | None) -> str:
+    """How far a run has come, and what is left of it in seconds if that is known, in a line for a file."""
     parts = [f"{course.count()} versions" if course.rounds else course.count()]
     if course.losses:
         parts.append(f"loss {course.losses[-1]:.3f}")
     parts.append(f"{course.bytes:,} bytes in {course.updates:,} updates")
     states = list(states_of(course).values())
     parts.append(", ".join(f"{states.count(name)} {name}" for name in sorted(set(states))))
-    parts.append(course.left(elapsed))
+    if left is not None and (course.share or 0.0) < 1:
+        parts.append(f"{about(left)} left")
     return "; ".join(part for part in parts if part)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from abaton.cli.output import emit, note
-from abaton.cli.runs import StoreOption, opened_store
+from abaton.cli.runs import JsonOption, StoreOption, opened_store
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,6 +22,19 @@ app = typer.Typer(
 ACCESS = typer.Option(
     None, "--access", help="Who may use the dashboard: made by 'abaton dashboard token'.", show_default=False
 )
+HOST = typer.Option("127.0.0.1", "--host", help="The address to listen at.")
+CERTIFICATE = typer.Option(None, "--certificate", help="The TLS certificate chain (PEM).")
+CERTIFICATE_KEY = typer.Option(
+    None, "--certificate-key", help="The private key of the TLS certificate (PEM)."
+)
+BEHIND_PROXY = typer.Option(
+    False, "--behind-proxy", help="A proxy on a trusted network ends TLS before this service."
+)
+
+
+def port_option(port: int) -> Any:
+    """The port to listen at, with its default."""
+    return typer.Option(port, "--port", min=0, max=65535, help="The port; 0 takes a free one.")
 
 
 @app.callback()
@@ -29,20 +42,18 @@ def dashboard(
     context: typer.Context,
     *,
     store: Path | None = StoreOption,
-    governance: str | None = typer.Option(
+    database_url: str | None = typer.Option(
         None,
-        "--governance",
+        "--database",
         envvar="ABATON_GOVERNANCE",
-        help="The governance database to show in ranges: a file or postgresql+psycopg://…",
+        help="The governance database, to be shown in ranges: a file or postgresql+psycopg://…",
     ),
     access: Path | None = ACCESS,
-    host: str = typer.Option("127.0.0.1", "--host", help="The address to listen at."),
-    port: int = typer.Option(8730, "--port", min=0, max=65535, help="The port; 0 takes a free one."),
-    certificate: Path | None = typer.Option(None, "--certificate", help="The TLS certificate chain (PEM)."),
-    key: Path | None = typer.Option(None, "--key", help="The private key of the certificate (PEM)."),
-    behind_proxy: bool = typer.Option(
-        False, "--behind-proxy", help="A proxy on a trusted network ends TLS before the dashboard."
-    ),
+    host: str = HOST,
+    port: int = port_option(8730),
+    certificate: Path | None = CERTIFICATE,
+    certificate_key: Path | None = CERTIFICATE_KEY,
+    behind_proxy: bool = BEHIND_PROXY,
 ) -> None:
     """Show the runs of a store in a browser, live while they go on.
 
@@ -55,18 +66,18 @@ def dashboard(
     from abaton.dashboard import Dashboard, check_access, serve_dashboard
     from abaton.governance.service import Listen
 
-    listen = Listen(host, port, certificate, key, behind_proxy)
+    listen = Listen(host, port, certificate, certificate_key, behind_proxy)
     known = read_access(access)
     check_access(listen, known)
     listen.check()
     os.nice(5)  # a run on the same machine goes first
     with opened_store(store) as opened:
-        if governance is None:
+        if database_url is None:
             serve_dashboard(Dashboard(opened, None, known), listen, typer.echo)
             return
         from abaton.cli.secrets import database
 
-        with database(governance) as ledger:
+        with database(database_url) as ledger:
             serve_dashboard(Dashboard(opened, ledger, known), listen, typer.echo)
 
 
@@ -77,7 +88,7 @@ def token(
     role: str = typer.Option("viewer", help="viewer, operator, controller (data controller) or proxy."),
     access: Path = typer.Option(..., "--access", help="The access file; made if there is none."),
     days: int = typer.Option(0, min=0, help="After so many days it runs out; 0 for never."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    json: bool = JsonOption,
 ) -> None:
     """Make a token and print it, once: the file keeps its fingerprint alone.
 

@@ -1,9 +1,9 @@
-"""``abaton site enrol|consents|send|withdraw|status``: a site's dealings with the research centre."""
+"""``abaton site enrol``, ``consents``, ``send``, ``withdraw`` and ``status``: a site and the research centre."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from abaton.cli.secrets import JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, ring
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.governance import Case
+    from abaton.governance import Case, Ring
     from abaton.site import Dealings
 
 _STUDY = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False)
@@ -29,16 +29,28 @@ def _now() -> datetime:
 
 
 @contextmanager
-def _dealings(site: Path, passphrase_file: Path | None, passphrase_env: str | None) -> Iterator[Dealings]:
+def _dealings(
+    site: Path, passphrase_file: Path | None, passphrase_env: str | None, home: Path = Path("member")
+) -> Iterator[Dealings]:
+    """A site's dealings; its keys are opened only if something is to be signed."""
     from abaton.site import deal, load_site
 
     file = load_site(site)
-    if file.document.keys.ring is None:
-        raise SettingsError(
-            "the site names no keys of its own", where=file.name, remedy="write ring under [keys]"
-        )
-    keys = ring(file.path(file.document.keys.ring), passphrase_file, passphrase_env)
-    with deal(file, keys, _now) as dealings:
+
+    def keys() -> Ring:
+        if file.document.keys.ring is None:
+            raise SettingsError(
+                "the site names no keys of its own", where=file.name, remedy="write ring under [keys]"
+            )
+        return ring(file.path(file.document.keys.ring), passphrase_file, passphrase_env)
+
+    def forget(leaves: Callable[[str], bool]) -> None:
+        if (home / "runs").is_dir():
+            from abaton.federation.network.keeping import forget_person
+
+            forget_person(home / "runs", file, leaves)
+
+    with deal(file, keys, _now, forget) as dealings:
         yield dealings
 
 
@@ -72,8 +84,8 @@ def enrol(
 def consents(study: Path = _STUDY, *, site: Path = _SITE, json: bool = JSON) -> None:
     """Take over what people have signed elsewhere, and who has opted out, from where the site's document says.
 
-    Meant to run every night and before a run. Whoever has taken a yes back is not used any more from then on; where
-    records have been sent to a centre, 'abaton site withdraw' lets them be deleted there, too.
+    Meant to run every night and before a run. Whoever has said no is not used any more from then on. Where records of
+    theirs have been sent to a centre a withdrawal is opened: 'abaton site withdraw' has them deleted there, too.
     """
     from abaton.site import load_site, read_agreements
     from abaton.study import load_study
@@ -84,6 +96,7 @@ def consents(study: Path = _STUDY, *, site: Path = _SITE, json: bool = JSON) -> 
         "as before": done.taken.same, "withdrew here since": done.taken.withdrew_here,
         "taken back on a form": len(done.taken.out), "form not there any more": len(done.taken.missing),
         "on the opt-out list": done.listed, "new on it": done.new_opt_outs, "no longer on it": done.lifted,
+        "to be withdrawn": done.leaving,
     }  # fmt: skip
     if json:
         emit({**told, "say nothing": dict(sorted(done.doubts.items()))})
@@ -112,7 +125,7 @@ def send(
     document = load_study(study)
     with _dealings(site, passphrase_file, passphrase_env) as dealings:
         done = dealings.send(document, note, collect=collect)
-        waiting = len(dealings.outbox.waiting())
+        waiting = len(dealings.outbox.waiting()) if dealings.outbox else 0
     told = {
         "queued": done.queued, "unchanged": done.unchanged, "sent": done.sent, "bytes": done.bytes,
         "waiting": waiting,
@@ -135,20 +148,24 @@ def withdraw(
     ),
     *,
     site: Path = _SITE,
+    home: Path = typer.Option(
+        Path("member"), "--home", help="The folder of 'site join': the person leaves the runs there, too."
+    ),
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
     json: bool = JSON,
 ) -> None:
     """Take a person out of a study, here and at the centre; without arguments, go on with what is pending.
 
-    Exit code 1: something is still pending, for example because the centre cannot be reached.
+    A study that shares nothing but updates is left without a centre and without the site's keys: the registry is
+    enough. Exit code 1: something is still pending, for example because the centre cannot be reached.
     """
     from abaton.governance import CascadeStep
     from abaton.study import load_study
 
     if (study is None) != (patient is None):
         raise SettingsError("the study or the person is missing", remedy="give both, or none to go on")
-    with _dealings(site, passphrase_file, passphrase_env) as dealings:
+    with _dealings(site, passphrase_file, passphrase_env, home) as dealings:
         if study is not None and patient is not None:
             cases = [dealings.withdraw(load_study(study), _named(patient))]
         else:
@@ -170,14 +187,15 @@ def status(
     Exit code 1: the centre cannot be reached.
     """
     from abaton.errors import AbatonError
-    from abaton.governance.withdrawal import pending
+    from abaton.governance import pending
 
     with _dealings(site, passphrase_file, passphrase_env) as dealings:
-        everything, waiting = dealings.outbox.all(), dealings.outbox.waiting()
+        everything = dealings.outbox.all() if dealings.outbox else []
+        waiting = [queued for queued in everything if not queued.receipt]
         cases = pending(dealings.registry.database)
         away, centre = "", {}
         try:
-            centre = dealings.client.account()
+            centre = dealings.line.client.account() if dealings.outbox else {}
         except AbatonError as error:
             away = str(error)
     told = {

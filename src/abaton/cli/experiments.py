@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, progress, save, table
+from abaton.cli.runs import JsonOption, again
 
 if TYPE_CHECKING:
     from abaton.lab.settings import Setting
@@ -21,7 +22,6 @@ StoreOption = typer.Option(
     None, "--store", help="Keep the runs in this store; look at them with 'abaton runs'."
 )
 FigureOption = typer.Option(None, help="Draw it into this HTML file.")
-JsonOption = typer.Option(False, "--json", help="Print as JSON.")
 WindowOption = typer.Option(
     50, min=0, help="Shuffle rows, sorted by class, through a window of so many; 0 shuffles all."
 )
@@ -67,7 +67,7 @@ def paper(
         else:
             table("the paper's evidence", ("name", "scale", "what"), [list(line.values()) for line in lines])
         return
-    with _hearing(name) as heard:
+    with _hearing(name, store) as heard:
         made = evidence(name, Choice(scale, seeds, rows, data, folder, window, network, store), heard)
     _draw(figure, made.figure)
     if json:
@@ -86,15 +86,29 @@ def compare(
     classes: list[str] = typer.Option(
         ["Non-IID(3x8)"], help="As 'abaton lab partition' takes them; given again, another environment."
     ),
-    learners: int = typer.Option(10, help="How many learners."),
+    learners: int | None = typer.Option(None, help="How many learners: 10, or with --group all groups."),
+    label: str = typer.Option("label", help="The label column of a table."),
+    group: str | None = typer.Option(
+        None, help="The column of a table that names the hospital or person: each is a learner."
+    ),
     slow: int | None = typer.Option(None, min=0, help="How many of them are slow; half by default."),
     slowdown: float = typer.Option(10.0, help="How many times as long a batch takes a slow learner."),
     latency: float = typer.Option(
         10.0, min=0, help="How long a message takes, in batches of a fast learner."
     ),
-    policy: list[str] = typer.Option([], help="A policy of the paper; given again, another; all by default."),
+    policy: list[str] = typer.Option(
+        [],
+        help="A policy of the paper; given again, another; by default all that go with the other settings.",
+    ),
     measure: str = typer.Option(
-        "micro_f1", help="By what DVW judges: micro_f1, macro_f1, mcc, geometric_mean."
+        "micro_f1", help="By what DVW judges: micro_f1, macro_f1, accuracy, mcc, geometric_mean."
+    ),
+    own: bool = typer.Option(
+        True, "--own/--no-own", help="Whether a learner's own validation set counts in that."
+    ),
+    server: str = typer.Option("plain", help="Server optimiser: plain, momentum(beta=0.9), adam(rate=0.01)."),
+    robust: str = typer.Option(
+        "", help="Robust mixing: median, trimmed(share=0.2), krum(liars=1), norm_bound; synchronous policies."
     ),
     rounds: float = typer.Option(4.0, help="Simulated time for all, in rounds of SyncFedAvg."),
     rows: int | None = typer.Option(None, min=1, help="Deal so many rows at most."),
@@ -104,6 +118,12 @@ def compare(
     epochs: int = typer.Option(4, help="Local epochs before an update, unless the learner decides itself."),
     window: int = WindowOption,
     network: str = NetworkOption,
+    codec: str = typer.Option(
+        "raw", help="How updates travel, such as 'error_feedback | stc(sparsity=0.01)'."
+    ),
+    downlink: str | None = typer.Option(
+        None, help="How versions of the community model travel, such as 'stc(sparsity=0.01)'."
+    ),
     seeds: int = typer.Option(3, min=1, help="How many seeds; the interval is over them."),
     partition_seed: int | None = typer.Option(
         None, min=0, help="Deal the data the same way for every seed; by default each seed deals anew."
@@ -114,22 +134,34 @@ def compare(
 ) -> None:
     """Compare the paper's policies on your own setting: accuracy after equal simulated time.
 
-    All policies share every setting; what is different is only what the paper says of each.
+    All policies share every setting; what is different is only what the paper says of each. A table of your own: --data
+    FILE.csv --label COLUMN, and --group COLUMN for its hospitals or people.
     """
-    from abaton.control import POLICIES, TrainSettings
+    from abaton.control import TrainSettings
+    from abaton.errors import SettingsError
     from abaton.lab.compare import compare as run_all
     from abaton.lab.compare import curves, summary
     from abaton.lab.evidence import pivot
+    from abaton.lab.policies import fitting
     from abaton.lab.settings import Setting, Task, World
 
     training = TrainSettings(epochs, batch, rate, momentum, window=window)
-    task = Task(data, str(folder) if folder else None, network)
+    task = Task(data, str(folder) if folder else None, network, label=label, group=group)
+    if group is not None and (sizes, classes, learners, rows) != ("power-law", ["Non-IID(3x8)"], None, None):
+        raise SettingsError(
+            "groups have their own number, sizes and classes",
+            where="--group",
+            remedy="leave out --learners, --sizes, --classes and --rows, or leave out --group",
+        )
     settings: dict[str, Setting] = {}
     for form in classes:
-        world = World(sizes, form, learners, rows, slow, slowdown, latency, partition_seed)
-        settings[f"{sizes}, {form}"] = Setting(task, world, training, rounds, measure)
-    with _hearing("compare") as heard:
-        runs = run_all(settings, policy or list(POLICIES), range(1, seeds + 1), folder=store, heard=heard)
+        world = World(sizes, form, learners or 10, rows, slow, slowdown, latency, partition_seed)
+        settings[f"{sizes}, {form}" if group is None else f"each {group} a learner"] = Setting(
+            task, world, training, rounds, measure, own, server, robust, codec=codec, downlink=downlink
+        )
+    with _hearing("compare", store) as heard:
+        chosen = policy or fitting(next(iter(settings.values())))
+        runs = run_all(settings, chosen, range(1, seeds + 1), folder=store, heard=heard)
     lines, drawn = summary(runs), curves(runs)
     title = f"{task.data}: accuracy after {rounds:g} rounds' worth of simulated time"
     if figure is not None:
@@ -170,7 +202,7 @@ def poisoned(
     training = TrainSettings(4, 50, rate, 0.75, window=window)
     task = Task(data, str(folder) if folder else None)
     setting = Setting(task, World(sizes, classes, learners, rows), training, rounds)
-    with _hearing("poisoned") as heard:
+    with _hearing("poisoned", store) as heard:
         lines = harm(setting, range(1, seeds + 1), folder=store, heard=heard)
     if json:
         emit(lines)
@@ -209,12 +241,14 @@ def _mean(made: dict[str, Any]) -> str:
 def _draw(path: Path | None, figure: Callable[[], Any]) -> None:
     if path is None:
         return
-    save(path, figure().to_html(include_plotlyjs=True))
+    from abaton.report import figures_page
+
+    save(path, figures_page("Experiment", [figure()]))
     note(f"written: {path}")
 
 
 @contextmanager
-def _hearing(name: str) -> Iterator[Callable[[str], None]]:
+def _hearing(name: str, store: Path | None) -> Iterator[Callable[[str], None]]:
     """Say on stderr how far it has come: a line that moves in a terminal, lines in a file."""
     with progress() as bar:
         shown = bar.add_task(name, total=None, detail="the first run compiles for some seconds")
@@ -225,7 +259,16 @@ def _hearing(name: str) -> Iterator[Callable[[str], None]]:
             if quiet:
                 note(text)
 
-        yield heard
+        try:
+            yield heard
+        except KeyboardInterrupt:
+            kept = (
+                f"the last run goes on with '{again('abaton resume latest', store)}'"
+                if store
+                else "nothing was kept"
+            )
+            note(f"stopped; {kept}")
+            raise
 
 
 COMMANDS: Sequence[Callable[..., None]] = (paper, compare, poisoned)

@@ -11,7 +11,18 @@ import typer
 from abaton.cli.compare import told_of
 from abaton.cli.live import watching
 from abaton.cli.output import emit, note, save, table
-from abaton.cli.runs import AddressOption, JsonOption, StoreOption, opened_store, summary, tell_outcome
+from abaton.cli.runs import (
+    AddressOption,
+    JsonOption,
+    RunArgument,
+    StoreOption,
+    again,
+    opened_store,
+    stoppable,
+    summary,
+    tell_outcome,
+)
+from abaton.cli.showing import found_of, print_found, print_results
 
 if TYPE_CHECKING:
     from abaton.control import Event, State
@@ -52,9 +63,9 @@ def run(
     from abaton.federation import StudyOptions, engine_of, run_study
     from abaton.study import load_study
 
-    document, chosen = load_study(study), engine_of(engine, address)
+    document, chosen = load_study(study, load=True), engine_of(engine, address)
     rounds = document.learning.rounds if document.learning else None
-    with opened_store(store) as opened, watching(rounds) as view:
+    with opened_store(store, make=True) as opened, stoppable(opened, store), watching(rounds) as view:
         options = StudyOptions(seed, baselines=baselines)
         places = [*sites, *(more or ())]
         row = run_study(document, places, opened, options, engine=chosen, watch=view.hear, step=view.step).row
@@ -62,19 +73,18 @@ def run(
     if json:
         emit(data)
         return
-    _print(data)
-    elsewhere = f" --store {store}" if store else ""
-    note(f"make its report: abaton report {row.run} -o report.html{elsewhere}")
+    _print(data, store)
+    note(f"make its report: {again(f'abaton report {row.run} -o report.html', store)}")
 
 
 def report(
-    run: str = typer.Argument(help="The run's name, or the beginning of it."),
+    run: str = RunArgument,
     *,
-    out: Path | None = typer.Option(None, "-o", "--out", help="Write one HTML page here."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write one HTML page here."),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Make the report of a run: question, cohort, privacy, method, results, how to do it again.
+    """Make the report of a run: what was found, what each site gains, who took part, how good, how private, how.
 
     The page opens anywhere, without a network. --json prints everything that is on it.
     """
@@ -97,17 +107,17 @@ def demo(
     *,
     seed: int = typer.Option(1990, min=0, help="Decides every random number: the same seed, the same bits."),
     quick: bool = typer.Option(False, "--quick", help="Fewer people: some seconds less."),
-    out: Path = typer.Option(Path("abaton-demo.html"), "-o", "--out", help="Where the report is written."),
+    out: Path = typer.Option(Path("abaton-demo.html"), "--out", "-o", help="Where the report is written."),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
     """Run a whole study: four invented hospitals, from FHIR records and consents to a community model.
 
     Some people refuse, some consents have run out, and somebody withdraws in the middle. The hospitals train
-    asynchronously, weighted by validation, and send compressed updates. The table compares the community model with
-    each hospital alone and with all data pooled; the report is one HTML page.
+    asynchronously, weighted by validation, and send compressed updates. First comes what each hospital gains: its own
+    model and the community model on its own people. The report is one HTML page.
     """
-    with opened_store(store) as opened:
+    with opened_store(store, make=True) as opened, stoppable(opened, store):
         from abaton.federation import StudyOptions, run_study
         from abaton.lab.demo import NOW, demonstration
         from abaton.report import page_of
@@ -129,7 +139,7 @@ def demo(
     if json:
         emit(data)
         return
-    _print(data)
+    _print(data, store)
     if made.left is not None:
         used = ", ".join(map(str, data["withdrawal"]["rounds"]))
         note(f"somebody at athens withdrew after {made.left[1]:.1f} s: rounds {used} used them, none since")
@@ -148,11 +158,12 @@ def _told(store: Store, row: RunRow) -> dict[str, Any]:
         "tables": dict(row.recipe["tables"]),
         "cohorts": dict(row.recipe["cohorts"]),
         "traffic": result.get("traffic"),
-        "lines": result.get("evaluation", {}).get("lines", []),
+        **found_of(row),
     }
 
 
-def _print(data: Mapping[str, Any]) -> None:
+def _print(data: Mapping[str, Any], store: Path | None) -> None:
+    print_found(data)
     cells = []
     for name, told in data["sites"].items():
         funnel = {step["stage"]: step["subjects"] for step in told.get("funnel", ())}
@@ -164,23 +175,11 @@ def _print(data: Mapping[str, Any]) -> None:
             note(f"{name}: set aside: {aside['reason']} ({aside['count']})")
         for remark in told.get("remarks", ()):
             note(f"{name}: {remark}")
-    names = list(dict.fromkeys(name for line in data["lines"] for name in line["measures"] or ()))[:3]
-    lines = [line for line in data["lines"] if line["of"] == "all" or line["model"] == "community"]
-    rows = [
-        [line["model"], line["subset"], line["subjects"], *(_measure(line["measures"], n) for n in names)]
-        for line in lines
-    ]
-    table("on subjects that nobody trained on", ("model", "subjects of", "number", *names), rows)
-    up = sum(each["bytes_up"] for each in data["traffic"].values())
-    raw = sum(each["uncompressed"] for each in data["traffic"].values())
-    note(f"updates: {up:,} bytes, {raw / max(up, 1):.1f} times smaller than uncompressed")
-    tell_outcome(dict(data))
+    print_results(data["lines"])
+    from abaton.report import times_smaller, totals
 
-
-def _measure(measures: Mapping[str, Any] | None, name: str) -> str:
-    if measures is None:
-        return "too few"
-    each = measures.get(name)
-    if each is None or each["value"] is None or each["low"] is None:
-        return "–"
-    return f"{each['value']:.3f} ({each['low']:.3f} to {each['high']:.3f})"
+    sent = totals(data["traffic"].values())
+    for what, way in (("updates", "up"), ("models", "down")):
+        smaller = times_smaller(sent, way)
+        note(f"{what}: {sent[f'bytes_{way}']:,} bytes, {smaller:.1f} times smaller than uncompressed")
+    tell_outcome(dict(data), store)

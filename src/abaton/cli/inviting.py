@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from abaton.cli.output import emit, note
+from abaton.cli.output import emit, note, told_place
 from abaton.cli.runs import JsonOption, StoreOption
 from abaton.errors import Refused, SettingsError
 
@@ -24,6 +24,7 @@ def invite(
         None, "--out", "-o", help="Where to write it; SITE.invitation by default."
     ),
     store: Path | None = StoreOption,
+    json: bool = JsonOption,
 ) -> None:
     """Write the one file that a site needs to join: address, authority, study and its hash; nothing in it is secret."""
     from abaton.engines.flower.centre import read_address
@@ -36,46 +37,40 @@ def invite(
         document = (folder / "study.toml").read_text()
     except FileNotFoundError:
         raise SettingsError(
-            "the centre serves no study yet", where=str(folder), remedy="run 'abaton serve --engine flower'"
+            "the centre serves no study yet",
+            where=str(folder),
+            remedy="start it with 'abaton serve study STUDY'",
         ) from None
     path = out or Path(f"{site}.invitation")
     authority, digest = own.authority.read_text(), study_from_toml(document).hash
     Invitation(site, str(where), authority, digest, document).write(path)
-    typer.echo(str(path))
+    told_place(path, json=json)
 
 
 def admit(
     site: str = _SITE,
-    file: Path = typer.Argument(..., metavar="KEYS", help="The file that 'abaton site join' wrote."),
+    file: Path = typer.Argument(..., metavar="KEY", help="The file that 'abaton site join' wrote."),
     *,
     fingerprint: str = typer.Option("", "--fingerprint", help="What the site told you by telephone."),
     store: Path | None = StoreOption,
     json: bool = JsonOption,
 ) -> None:
-    """Let the nodes with these keys connect, as this site's and no other's; the centre must run.
+    """Let the node with this key connect, as this site's and no other's; the centre must run.
 
     Compare the fingerprint with the site first, by a way that both trust.
     """
-    import tempfile
+    from abaton.federation.network.invitation import read_node_key
 
-    from abaton.engines.flower.nodes import ROLES
-    from abaton.federation.network.invitation import read_node_keys
-
-    keys = read_node_keys(file)
-    if keys.site != site or (fingerprint and fingerprint != keys.fingerprint):
+    key = read_node_key(file)
+    if key.site != site or (fingerprint and fingerprint != key.fingerprint):
         raise Refused(
-            f"these are the keys of '{keys.site}' with the fingerprint {keys.fingerprint}",
+            f"this is the key of '{key.site}' with the fingerprint {key.fingerprint}",
             where=str(file),
             remedy="ask the site again",
         )
-    centre, nodes = _centre(store), {}
-    with tempfile.TemporaryDirectory() as folder:
-        for role in ROLES:
-            public = Path(folder, f"{role}.pub")
-            public.write_text(f"{getattr(keys, role)}\n")
-            nodes[role] = centre.admit(public, site, role)
-    note(f"fingerprint {keys.fingerprint}")
-    emit({"site": site, **nodes}) if json else typer.echo(f"{site}: {nodes['train']}, {nodes['evaluate']}")
+    node = _centre(store).admit(key.key, site)
+    note(f"fingerprint {key.fingerprint}")
+    emit({"site": site, "node": node}) if json else typer.echo(f"{site}: {node}")
 
 
 def revoke(site: str = _SITE, *, store: Path | None = StoreOption, json: bool = JsonOption) -> None:
@@ -83,7 +78,7 @@ def revoke(site: str = _SITE, *, store: Path | None = StoreOption, json: bool = 
     gone = _centre(store).revoke(site)
     if not gone:
         raise SettingsError(f"no node of '{site}' is admitted", where="revoke", remedy="check the site's id")
-    emit({"site": site, "nodes": gone}) if json else typer.echo(f"{site}: {len(gone)} nodes are out")
+    emit({"site": site, "nodes": gone}) if json else typer.echo(f"{site}: its node is out")
 
 
 def _folder(store: Path | None) -> Path:

@@ -1,4 +1,4 @@
-"""``abaton site join``: a site's nodes, kept connected to the centre; and what would leave it."""
+"""``abaton site join``: a site's programs, kept connected to the centre; and what would leave it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from abaton.cli.output import emit, note, table
+from abaton.cli.runs import JsonOption
 from abaton.cli.serving import keep
 
 if TYPE_CHECKING:
+    from abaton.federation.network.joining import Accounts
     from abaton.site import SiteFile
     from abaton.study import Study
 
@@ -25,43 +27,50 @@ def join(
     study: Path | None = typer.Option(
         None, "--study", help="The site's own copy of the study document; by default the invitation's."
     ),
-    folder: Path = typer.Option(
-        Path("member"), "--folder", help="The site's own folder: keys, memory, logs."
-    ),
+    home: Path = typer.Option(Path("member"), "--home", help="The site's own folder: keys, memory, logs."),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Print every field that would leave, and start nothing."
     ),
+    account: str = typer.Option("", "--account", help="The account that reads records and trains (as root)."),
+    node_account: str = typer.Option(
+        "",
+        "--node-account",
+        help="The account that talks to the network, which should read nothing (as root).",
+    ),
     systemd: bool = typer.Option(False, "--systemd", help="Print a systemd unit for this command."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON, with --dry-run."),
+    json: bool = JsonOption,
 ) -> None:
-    """Start a site's two nodes and keep them connected until Ctrl-C; makes their keys the first time.
+    """Start a site's programs and keep its node connected until Ctrl-C; makes the node's key the first time.
+
+    A line says when the site is connecting, connected, admitted, training and idle.
 
     The site only dials out. Consents are asked, records de-identified and models trained here; nothing but encoded
-    updates, scores and counts leaves. Send the file with the public keys to the centre, which admits them.
+    updates, scores and counts leaves. The node, which alone talks to the network, cannot open the site's files; a
+    warning says if it can. Send the file with its public key to the centre, which admits it.
     """
-    from abaton.engines.flower.nodes import Nodes
-    from abaton.federation.network.invitation import read_invitation
-    from abaton.federation.network.joining import agreed_study, check_invited, keys_of, prepare
+    from abaton.engines.flower.membership import SitePrograms, Standing
+    from abaton.federation.network.invitation import NodeKey, read_invitation
+    from abaton.federation.network.joining import Accounts, agreed_study, check_invited, prepare
     from abaton.site import load_site
 
     given, file = read_invitation(invitation), load_site(site)
     agreed = agreed_study(given, study)
     check_invited(given, file, agreed)
     if systemd:
-        typer.echo(_unit(invitation, site, study, folder), nl=False)
+        typer.echo(_unit(invitation, site, study, home, Accounts(account, node_account)), nl=False)
         return
     note(f"{agreed.study.title} ({agreed.study.id}), document {agreed.hash}")
     if dry_run:
         _preview(file, agreed, json=json)
         return
-    folder = folder.resolve()
-    nodes = Nodes(prepare(given, file, agreed, folder), note)
-    keys, new = keys_of(nodes)
-    path = folder / f"{given.site}.keys"
-    keys.write(path)
+    folder = home.resolve()
+    programs = SitePrograms(prepare(given, file, agreed, folder, Accounts(account, node_account)), note)
+    new = programs.make_key()
+    key, path = NodeKey(given.site, programs.public_key()), folder / f"{given.site}.node"
+    key.write(path)
     if new:
-        note(f"keys were made: send {path} to the centre, and tell it by telephone: {keys.fingerprint}")
-    keep(nodes, f"{given.site} dials {given.centre}")
+        note(f"a key was made: send {path} to the centre, and tell it by telephone: {key.fingerprint}")
+    keep(programs, Standing(programs, note).look)
 
 
 def _preview(file: SiteFile, study: Study, *, json: bool) -> None:
@@ -69,6 +78,7 @@ def _preview(file: SiteFile, study: Study, *, json: bool) -> None:
 
     from abaton.federation.network.fields import FLOWER
     from abaton.federation.network.previewing import preview
+    from abaton.federation.policy_words import explained, in_words
 
     with tempfile.TemporaryDirectory() as folder:
         rows = list(preview(file, study, Path(folder)))
@@ -77,20 +87,25 @@ def _preview(file: SiteFile, study: Study, *, json: bool) -> None:
     else:
         names = ["asked for", "field", "what it is", "would be now"]
         table("what would leave", names, [(r.asked, r.field, r.words, r.value) for r in rows])
+        for words in in_words(explained(file, study)):
+            note(words)
     note(FLOWER)
     note("nothing was sent")
 
 
-def _unit(invitation: Path, site: Path, study: Path | None, folder: Path) -> str:
+def _unit(invitation: Path, site: Path, study: Path | None, home: Path, accounts: Accounts) -> str:
     import getpass
     import shlex
     import sys
 
     from abaton.federation.network.joining import unit
 
-    folder = folder.resolve()
+    home = home.resolve()
     words = [str(Path(sys.executable).parent / "abaton"), "site", "join", str(invitation.resolve())]
-    words += ["--site", str(site.resolve()), "--folder", str(folder)]
+    words += ["--site", str(site.resolve()), "--home", str(home)]
     if study is not None:
         words += ["--study", str(study.resolve())]
-    return unit(shlex.join(words), [folder, site.resolve().parent], getpass.getuser())
+    if accounts.desks or accounts.node:
+        words += ["--account", accounts.desks, "--node-account", accounts.node]
+    account = "root" if accounts.desks or accounts.node else getpass.getuser()
+    return unit(shlex.join(words), [home, site.resolve().parent], account)

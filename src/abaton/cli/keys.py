@@ -44,7 +44,7 @@ def new(
 
     from abaton.governance import Ring
     from abaton.governance.keys import lock, write_public, write_ring
-    from abaton.governance.times import stamp
+    from abaton.governance.words import stamp
 
     made = Ring.new(name, secrets.token_bytes, stamp(datetime.now(UTC)), hybrid=hybrid)
     content = lock(made, passphrase(passphrase_file, passphrase_env, confirm=True), secrets.token_bytes)
@@ -85,7 +85,7 @@ def rotate(
     import secrets
 
     from abaton.governance.keys import lock, read_public, read_ring, write_public, write_ring
-    from abaton.governance.times import stamp
+    from abaton.governance.words import stamp
 
     read_public(file)
     phrase = passphrase(passphrase_file, passphrase_env)
@@ -138,9 +138,10 @@ def enter(
     from abaton.governance import SenderRole, Senders
     from abaton.governance.keys import read_public
 
-    if role not in set(SenderRole):
-        raise SettingsError(f"there is no role '{role}'", remedy=f"choose one of {', '.join(SenderRole)}")
-    with database(url) as opened:
+    known = [each.value for each in SenderRole if each is not SenderRole.PERSON]  # people enrol themselves
+    if role not in known:
+        raise SettingsError(f"there is no role '{role}'", remedy=f"choose one of {', '.join(known)}")
+    with database(url, make=True) as opened:
         Senders(opened).enter(read_public(file), SenderRole(role), datetime.now(UTC))
 
 

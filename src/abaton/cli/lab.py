@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli import clinics, experiments
-from abaton.cli.output import emit, note, table
-from abaton.cli.output import save as save_text
+from abaton.cli import experiments
+from abaton.cli.experiments import FigureOption, FolderOption
+from abaton.cli.output import emit, note, save, table
+from abaton.cli.runs import JsonOption
 
 if TYPE_CHECKING:
     from abaton.lab.partition import Partition
@@ -19,20 +20,12 @@ app = typer.Typer(
 )
 for command in experiments.COMMANDS:
     app.command()(command)
-app.command()(clinics.clinics)
-
-FolderOption = typer.Option(
-    None, "--folder", envvar="ABATON_DATA", help="Where the named data sets lie; see 'abaton lab data'."
-)
-JsonOption = typer.Option(False, "--json", help="Print as JSON.")
 
 
 @app.command()
 def data(
     *,
-    folder: Path | None = typer.Option(
-        None, "--folder", "--data", envvar="ABATON_DATA", help="Where the named data sets lie."
-    ),
+    folder: Path | None = FolderOption,
     json: bool = JsonOption,
 ) -> None:
     """List the data sets that the lab knows by name, and which of them are there."""
@@ -77,8 +70,10 @@ def partition(
     label: str = typer.Option("label", help="The label column of a table."),
     group: str | None = typer.Option(None, help="The column of a table that names the hospital or person."),
     folder: Path | None = FolderOption,
-    save: Path | None = typer.Option(None, help="Write the partition with all its rows to this JSON file."),
-    figure: Path | None = typer.Option(None, help="Draw it into this HTML file."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Write the partition with all its rows to this JSON file."
+    ),
+    figure: Path | None = FigureOption,
     json: bool = JsonOption,
 ) -> None:
     """Deal a data set to learners as the Metis paper does, and show who holds what.
@@ -117,13 +112,13 @@ def partition(
     groups = dict(heterogeneous(made.by_size(), slow=slow).groups)
     lines = [{**line, "group": groups[line["learner"]]} for line in _named(made, found.classes)]
     title = f"{found.name}: {made.form}"
-    if save is not None:
-        save_text(save, _text(made.to_json()))
+    if out is not None:
+        save(out, _text(made.to_json()))
     if figure is not None:
-        from abaton.report.partition import partition_figure
+        from abaton.report import figures_page, partition_figure
 
         drawn = partition_figure(lines, _class_names(made, found.classes), title=title, groups=groups)
-        save_text(figure, drawn.to_html(include_plotlyjs=True))
+        save(figure, figures_page(title, [drawn]))
     if json:
         emit(
             {
@@ -141,7 +136,7 @@ def partition(
     cells = [[*(line[column] for column in columns), _short(line["counts"])] for line in lines]
     table(title, [*columns, "examples of each class"], cells)
     note(f"{made.sizes.sum():,} of {len(found.labels):,} rows, seed {seed}, partition {made.digest[:12]}")
-    for path in (save, figure):
+    for path in (out, figure):
         if path is not None:
             note(f"written: {path}")
 

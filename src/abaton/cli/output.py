@@ -12,22 +12,25 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from abaton.errors import AbatonError
-
 
 def emit(data: Any) -> None:
     """Print data as JSON on stdout."""
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def complain(error: AbatonError) -> None:
-    """Print an error as one line on stderr."""
-    sys.stderr.write(f"abaton: {' '.join(str(error).split())}\n")
+def complain(text: str) -> None:
+    """Print what is wrong as one line on stderr."""
+    sys.stderr.write(f"abaton: {' '.join(text.split())}\n")
 
 
 def note(text: str) -> None:
     """Print a remark on stderr, where it does not disturb the data."""
     sys.stderr.write(text + "\n")
+
+
+def told_place(path: Path, *, json: bool) -> None:
+    """Print where something was written, on stdout."""
+    emit({"file": str(path)}) if json else sys.stdout.write(f"{path}\n")
 
 
 def save(path: Path, text: str) -> None:
@@ -65,16 +68,26 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     """Print a table on stdout; numbers are set to the right."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     rows = [tuple(row) for row in rows]
-    made = Table(title=title, title_justify="left", header_style="bold")
+    made = Table(header_style="bold")
     for i, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[i], int | float) or row[i] is None for row in rows)
         made.add_column(column, justify="right" if numeric else "left")
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
+    console = Console(width=room())
+    console.print(Text(title, style="italic"), soft_wrap=True)  # the table may be narrower than its title
+    console.print(made)
+
+
+def room() -> int:
+    """How many columns a table may have."""
+    from rich.console import Console
+
     # A pipe or a file has no width of its own: never fold what another program will read.
-    Console(width=None if sys.stdout.isatty() else 160).print(made)
+    return Console().width if sys.stdout.isatty() else 160
 
 
 def _cell(value: object) -> str:
@@ -94,14 +107,14 @@ def _cell(value: object) -> str:
 def progress() -> Progress:
     """A progress bar on stderr that disappears when done and keeps quiet when stderr is not a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        TimeElapsedColumn(),  # files differ so much in size that a time left would be a guess
         TextColumn("{task.fields[detail]}"),
         console=console,
         transient=True,

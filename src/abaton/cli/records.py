@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.anonymity import anonymity
+from abaton.cli.inventory import inventory
 from abaton.cli.output import emit, note, progress, table
 from abaton.cli.privacy import completed, facts_of, read_inputs, write_report
-from abaton.cli.runs import AddressOption
+from abaton.cli.runs import AddressOption, JsonOption
+from abaton.cli.secrets import DATABASE
 from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
+    from abaton.governance import Held
     from abaton.records.deid.need import Need
     from abaton.records.deid.tally import Tally
     from abaton.records.exporting import Pool
     from abaton.report import PrivacyInputs
 
 app = typer.Typer(help="De-identify, check and explain FHIR records.", no_args_is_help=True)
+app.command()(inventory)
 app.command()(anonymity)
 app.command()(view)
 app.command()(conformance)
@@ -32,8 +36,7 @@ _STUDY = typer.Option(None, "--study", help="The study document (study.toml or a
 _KEY = typer.Option(
     None, "--key", help="The file with the study key (at least 32 random bytes); needed to pseudonymise."
 )
-_SITE = typer.Option("", "--site", help="This site's name, which enters every pseudonym.")
-_JSON = typer.Option(False, "--json", help="Print as JSON.")
+_SITE_NAME = typer.Option("", "--site-name", help="This site's name, which enters every pseudonym.")
 _SHOW = typer.Option(
     False, "--show-names", help="Show the names of input files, which may be people's, instead of numbers."
 )
@@ -46,13 +49,13 @@ def deidentify(
     ),
     *,
     study: Path | None = _STUDY,
-    out: Path = typer.Option(..., "--out", help="The directory to write to."),
+    out: Path = typer.Option(..., "--out", "-o", help="The directory to write to."),
     key: Path | None = _KEY,
     mapping: Path | None = typer.Option(
         None, "--mapping", help="The mapping table, kept by the data controller; never inside the output."
     ),
-    site: str = _SITE,
-    ground: str = typer.Option(
+    site_name: str = _SITE_NAME,
+    stated: str = typer.Option(
         "stated by the data holder", "--ground", help="Why these records may be used: the consent or vote."
     ),
     jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="How many processes work side by side."),
@@ -62,6 +65,7 @@ def deidentify(
     address: str = AddressOption,
     resume: bool = typer.Option(False, "--resume", help="Go on with an export that was interrupted."),
     skip_refused: bool = typer.Option(False, "--skip-refused", help="Leave refused records out and go on."),
+    database: str | None = DATABASE,
     show_names: bool = _SHOW,
     report: Path | None = typer.Option(
         None, "--report", help="Read the export again and write the privacy report (.html or .json)."
@@ -69,7 +73,7 @@ def deidentify(
     supplied: Path | None = typer.Option(
         None, "--report-inputs", help="JSON with what other parts know: consents, custody ..."
     ),
-    json: bool = _JSON,
+    json: bool = JsonOption,
 ) -> None:
     """De-identify records for a study and print what was read, kept and dropped, by path and reason.
 
@@ -78,7 +82,8 @@ def deidentify(
     """
     from abaton.records.deid.need import Mechanism
     from abaton.records.deid.tally import Tally
-    from abaton.records.exporting import Job, Outcome, export
+    from abaton.records.exporting import Job, export
+    from abaton.records.pieces import Outcome
     from abaton.records.sources import find
 
     known = read_inputs(report, supplied)
@@ -89,9 +94,10 @@ def deidentify(
     need = _need(study)
     _check_places(need, out, mapping)
     secret = _secret(need, key)
+    ground = _held(stated, study, database)
     sources = find(inputs, show_names=show_names)
     year = datetime.now(UTC).year
-    job = Job(need, secret, year, ground, site, str(mapping) if mapping else "", skip_refused)
+    job = Job(need, secret, year, ground, site_name, str(mapping) if mapping else "", skip_refused)
     whole = Tally()
     with progress() as bar, _pool(address) if ray else nullcontext() as pool:
         task = bar.add_task("de-identifying", total=len(sources), detail="")
@@ -115,6 +121,18 @@ def deidentify(
         raise typer.Exit(max(codes))
     if report is not None and study is not None:
         _report(report, known, study, need, inputs, [str(out / o.out) for o in outcomes if o.out], whole)
+
+
+def _held(stated: str, study: Path | None, database: str | None) -> Held:
+    """The stated ground, once the audit chain holds it: nothing is de-identified on mere words."""
+    from abaton.cli.secrets import database as opened
+    from abaton.governance import Registry, state_ground
+    from abaton.study import load_study
+
+    assert study is not None  # without a study nothing is known to be needed
+    document = load_study(study)
+    with opened(database, make=True) as chain:
+        return state_ground(Registry(chain), document.study.id, document.hash, "", stated, datetime.now(UTC))
 
 
 def _pool(address: str) -> AbstractContextManager[Pool]:
@@ -174,7 +192,7 @@ def check(
     ),
     *,
     show_names: bool = _SHOW,
-    json: bool = _JSON,
+    json: bool = JsonOption,
 ) -> None:
     """Check records against R4: places and rules that are broken, never a value. Exit code 1: problems found."""
     from collections import Counter
@@ -210,7 +228,7 @@ def explain(
     file: str = typer.Argument(..., metavar="FILE", help="A file of records."),
     *,
     study: Path | None = _STUDY,
-    json: bool = _JSON,
+    json: bool = JsonOption,
 ) -> None:
     """Show which rule does what to each element of a record: places, rules and counts, never a value.
 
@@ -224,7 +242,7 @@ def explain(
     from abaton.records.deid.pseudonyms import Pseudonyms
     from abaton.records.fhir.parsing import parse
     from abaton.records.sources import documents, find
-    from abaton.records.stages import Consented, Record
+    from abaton.records.stages import Record
 
     need = Need("explained") if study is None else _need(study)
     names = Pseudonyms(need.study, secrets.token_bytes(32))
@@ -233,8 +251,7 @@ def explain(
     dropped: Counter[tuple[str, str]] = Counter()
     for source in find([file]):
         for raw, where in documents(source):
-            record = Consented.on_ground(Record(parse(raw, where=where)), "explained to the data holder")
-            for row in told_of(record, need, names, year=year):
+            for row in told_of(Record(parse(raw, where=where)), need, names, year=year):
                 kept[row.path, row.why] += row.kept
                 dropped[row.path, row.why] += row.dropped
     rows = [(path, why, kept[path, why], dropped[path, why]) for path, why in sorted(kept | dropped)]

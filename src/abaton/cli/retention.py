@@ -89,7 +89,7 @@ def _holdings(
     rows, keys, controller = vault
     if len({rows is None, keys is None, controller is None}) > 1:
         raise SettingsError(
-            "a vault is named by half", remedy="give --vault, --vault-keys and --controller together"
+            "a vault is only half named", remedy="give --vault, --vault-keys and --controller together"
         )
     with database(url) as opened:
         waiting = None if outbox is None else Outbox(outbox, opened)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from abaton.cli.course import Course, duration, plain_line, sparkline, states_of
 from abaton.cli.output import note
+from abaton.cli.pace import Pace, about
 from abaton.control import Event, State
 
 _NARROW, _MOST_ROWS, _ROUND_IT = 64, 8, 6  # columns; learners that are named; lines that are not learners
@@ -21,7 +22,7 @@ class View:
     """A run as it is seen: `hear` is told of every event, `step` of what is done in words."""
 
     def __init__(self, rounds: int | None, clock: Callable[[], float], *, lines: bool) -> None:
-        self.course = Course(rounds)
+        self.course, self._pace = Course(rounds), Pace(rounds)
         self._clock, self._began, self._lines = clock, clock(), lines
         self._said, self._last, self._next, self.words = self._began, self._began, _STEP, "beginning"
 
@@ -30,6 +31,11 @@ class View:
         """Seconds since training began."""
         return self._clock() - self._began
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that training will still take, if enough is known to say so."""
+        return self._pace.left(self.elapsed)
+
     def hear(self, state: State, event: Event) -> None:
         """Keep what is shown of an event."""
         self._last = self._clock()
@@ -37,6 +43,7 @@ class View:
             self._began = self._said = self._last
             self.words = "training"
         self.course.hear(state, event)
+        self._pace.note(self._last - self._began, self.course.version)
         if self._lines:
             self._say()
 
@@ -52,7 +59,7 @@ class View:
         far = course.share
         if (far is not None and far >= self._next) or now - self._said >= _LONG:
             self._said, self._next = now, (far or 0.0) + _STEP
-            note(plain_line(course, self.elapsed))
+            note(plain_line(course, self.left))
 
     def sum_up(self, *, drawn: bool) -> None:
         """Leave a line that says how it went."""
@@ -76,7 +83,9 @@ class View:
         room = max(10, min(40, console.width - 44))
         bar = ProgressBar(total=course.rounds, completed=course.version, width=room, pulse=not course.rounds)
         head = Table.grid(padding=(0, 1))
-        head.add_row(self.words, bar, course.count(), course.left(self.elapsed))
+        left = self.left
+        told = "" if left is None or course.share == 1 else f"{about(left)} left"
+        head.add_row(self.words, bar, course.count(), told)
         loss = "" if not course.losses else f"loss {course.losses[0]:.3f} "
         line = Text(loss, overflow="ellipsis", no_wrap=True)
         if course.losses:

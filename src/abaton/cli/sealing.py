@@ -9,10 +9,9 @@ from pathlib import Path
 import typer
 
 from abaton.cli.output import emit, note
-from abaton.cli.secrets import DATABASE, JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.secrets import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
-_KEYS = typer.Option(..., "--keys", help="Your private key file.", show_default=False)
 _STUDY = typer.Option(
     ..., "--study", help="The study document that the records were made under.", show_default=False
 )
@@ -24,10 +23,12 @@ def seal(
     ),
     target: Path = typer.Argument(..., metavar="OUT", help="The sealed file."),
     *,
-    keys: Path = _KEYS,
+    keys: Path = KEYS,
     to: Path = typer.Option(..., "--to", help="The recipient's public key file.", show_default=False),
     study: Path = _STUDY,
-    subject: str = typer.Option("", "--subject", help="The tag of the one person inside, if it is one."),
+    subject_tag: str = typer.Option(
+        "", "--subject-tag", help="The tag of the one person inside, if it is one."
+    ),
     sequence: int | None = typer.Option(
         None, "--sequence", help="A number never used before; default: the time."
     ),
@@ -44,8 +45,8 @@ def seal(
 
     from abaton.governance import Header
     from abaton.governance.keys import read_public
-    from abaton.governance.sealfiles import canonical_lines, pieces_of, seal_file
-    from abaton.governance.times import stamp
+    from abaton.governance.sealing import canonical_lines, pieces_of, seal_file
+    from abaton.governance.words import stamp
     from abaton.study import load_study
 
     if not source.is_file():
@@ -54,7 +55,7 @@ def seal(
     sender = ring(keys, passphrase_file, passphrase_env).signing
     number = time.time_ns() // 1_000_000 if sequence is None else sequence
     when = stamp(datetime.now(UTC))
-    header = Header(document.study.id, document.hash, sender.id, recipient.id, number, subject, when)
+    header = Header(document.study.id, document.hash, sender.id, recipient.id, number, subject_tag, when)
     lines = not as_is and source.suffix in {".json", ".ndjson"}
     content = canonical_lines(source) if lines else pieces_of(source)
     size = seal_file(content, target, header, sender, recipient, secrets.token_bytes(32))
@@ -66,7 +67,7 @@ def open_sealed(
     source: Path = typer.Argument(..., metavar="IN", help="The sealed file."),
     target: Path = typer.Argument(..., metavar="OUT", help="Where its content goes."),
     *,
-    keys: Path = _KEYS,
+    keys: Path = KEYS,
     sender: Path = typer.Option(..., "--from", help="The sender's public key file.", show_default=False),
     study: Path = _STUDY,
     url: str | None = DATABASE,
@@ -81,13 +82,14 @@ def open_sealed(
     Exit code 3: refused (changed, forged, for another study, or opened before).
     """
     from abaton.governance import Denied, Looked, RefusalCode
+    from abaton.governance.inbox import use_number
     from abaton.governance.keys import read_public
-    from abaton.governance.sealfiles import open_file, use_number
+    from abaton.governance.sealing import open_file
     from abaton.study import load_study
 
     document, trusted = load_study(study), read_public(sender)
     opener = ring(keys, passphrase_file, passphrase_env)
-    with database(url) as ledger:
+    with database(url, make=True) as ledger:
 
         def accept(looked: Looked) -> None:
             if looked.header.study != document.study.id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ DATABASE = typer.Option(
     "--database",
     help="The governance database: a file or postgresql+psycopg://… [env: ABATON_GOVERNANCE]",
 )
+KEYS = typer.Option(..., "--keys", help="Your private key file.", show_default=False)
 JSON = typer.Option(False, "--json", help="Print as JSON.")
 
 
@@ -32,7 +34,12 @@ def passphrase(file: Path | None, variable: str | None, *, confirm: bool = False
         raise SettingsError("two sources of the passphrase are named", remedy="name one")
     if file is not None:
         try:
-            return file.read_bytes().splitlines()[0] if file.stat().st_size else b""
+            about = file.stat()
+            if stat.S_ISREG(about.st_mode) and about.st_mode & 0o077:
+                raise SettingsError(
+                    "others can read the passphrase", where=str(file), remedy=f"run 'chmod 600 {file.name}'"
+                )
+            return file.read_bytes().splitlines()[0] if about.st_size else b""
         except OSError as error:
             raise SettingsError(
                 "the passphrase cannot be read", where=str(file), remedy=error.strerror or "check the path"
@@ -53,10 +60,24 @@ def ring(file: Path, passphrase_file: Path | None, variable: str | None) -> Ring
     return read_ring(file, passphrase(passphrase_file, variable))
 
 
-def database(url: str | None) -> Database:
-    """The governance database that was named, or the default one."""
+def database(url: str | None, *, make: bool = False) -> Database:
+    """The governance database that was named, or the default one.
+
+    Args:
+        url: A file, or the address of a server.
+        make: Whether to make a file where none is; whoever only reads never makes one by a wrong name.
+    """
     from abaton.governance import metadata
     from abaton.store import Database, default_folder
 
-    chosen = url or os.environ.get("ABATON_GOVERNANCE") or default_folder() / "governance.db"
+    chosen = url or os.environ.get("ABATON_GOVERNANCE")
+    if not chosen:
+        return Database(default_folder() / "governance.db", metadata)
+    place = chosen.removeprefix("sqlite:///")
+    if not make and "://" not in place and not Path(place).exists():
+        raise SettingsError(
+            "there is no governance database here",
+            where=place,
+            remedy="check --database and ABATON_GOVERNANCE; 'abaton study publish' and 'abaton serve intake' make one",
+        )
     return Database(chosen, metadata)

@@ -1,93 +1,64 @@
-"""``abaton serve``: the research centre, which takes records and consents, or trains with sites on a network."""
+"""``abaton serve intake`` and ``abaton serve study``: the research centre takes records, or trains with sites."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from abaton.cli.dashboard import ACCESS, read_access
+from abaton.cli.dashboard import (
+    ACCESS,
+    BEHIND_PROXY,
+    CERTIFICATE,
+    CERTIFICATE_KEY,
+    HOST,
+    port_option,
+    read_access,
+)
 from abaton.cli.output import note
 from abaton.cli.runs import StoreOption, opened_store
-from abaton.cli.secrets import PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.secrets import DATABASE, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
+if TYPE_CHECKING:
+    from abaton.listening import App
 
-def serve(
+app = typer.Typer(
+    help="The research centre: take consents and records, or train with sites on a network.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def intake(
     *,
-    engine: str = typer.Option(
-        "intake", "--engine", help="intake (takes records and consents) or flower (trains with sites)."
-    ),
-    governance: str | None = typer.Option(
-        None,
-        "--governance",
-        help="The governance database: a file or postgresql+psycopg://… [env: ABATON_GOVERNANCE]",
-    ),
-    keys: Path | None = typer.Option(
-        None, "--keys", help="The centre's private key file; it signs receipts.", show_default=False
-    ),
+    keys: Path = KEYS,
+    database_url: str | None = DATABASE,
     inbox: Path = typer.Option(Path("inbox"), "--inbox", help="The folder of received envelopes."),
-    host: str = typer.Option("127.0.0.1", "--host", help="The address to listen at."),
-    port: int = typer.Option(8720, "--port", min=0, max=65535, help="The port; 0 takes a free one."),
-    certificate: Path | None = typer.Option(None, "--certificate", help="The TLS certificate chain (PEM)."),
-    key: Path | None = typer.Option(None, "--key", help="The private key of the certificate (PEM)."),
-    behind_proxy: bool = typer.Option(
-        False, "--behind-proxy", help="A proxy on a trusted network ends TLS before this service."
-    ),
+    host: str = HOST,
+    port: int = port_option(8720),
+    certificate: Path | None = CERTIFICATE,
+    certificate_key: Path | None = CERTIFICATE_KEY,
+    behind_proxy: bool = BEHIND_PROXY,
     dashboard: bool = typer.Option(
         False, "--dashboard", help="Show the runs of the store, and governance in ranges, at /dashboard/."
     ),
     access: Path | None = ACCESS,
+    citizen: bool = typer.Option(
+        False, "--citizen", help="Serve the page on which people take part themselves, at /take-part/STUDY."
+    ),
     store: Path | None = StoreOption,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
-    study: Path | None = typer.Option(None, "--study", help="flower: the study document."),
-    name: str = typer.Option(
-        "", "--name", help="flower: what sites dial, if that is not --host (or not the host of --superlink)."
-    ),
-    authority: Path | None = typer.Option(
-        None,
-        "--authority",
-        help="flower: what signed the certificate (PEM); without the three, a private authority is made.",
-    ),
-    superlink: str | None = typer.Option(
-        None,
-        "--superlink",
-        help="flower: host:port of a SuperLink that runs already; one is started otherwise.",
-    ),
-    sites: int = typer.Option(2, "--sites", min=2, help="flower: begin when so many sites are there."),
-    seed: int = typer.Option(1990, "--seed", min=0, help="flower: decides every random number."),
 ) -> None:
     """Publish studies; take consents, sealed records, withdrawals and exits; answer with signed receipts.
 
     Prints the address on stdout when requests are taken. Without TLS it listens on this machine alone. With
     --dashboard, whoever --access names may watch runs at /dashboard/.
-
-    With --engine flower: serve one study to sites on a network, until its run has ended; started again, it goes on.
-
-    abaton serve --engine flower --study study.toml --host 0.0.0.0 --name centre.example.org --port 8443 --sites 3
     """
-    if engine == "flower":
-        from abaton.cli.serving import conduct, given_certificates
-        from abaton.federation.network import Wish
-        from abaton.store import default_folder
-
-        if study is None:
-            raise SettingsError("there is no study to serve", where="serve", remedy="give --study study.toml")
-        given = given_certificates(certificate, key, authority, superlink)
-        conduct(
-            study,
-            store or default_folder(),
-            (host, port, name),
-            given,
-            Wish(sites, seed),
-            superlink=superlink,
-        )
-        return
-    if engine != "intake":
-        raise SettingsError(f"there is no engine '{engine}'", where="--engine", remedy="use intake or flower")
-    if keys is None:
-        raise SettingsError("receipts need a key", where="serve", remedy="give --keys")
     try:
         from abaton.governance.service import Centre, Listen
         from abaton.governance.service import serve as serving
@@ -97,7 +68,7 @@ def serve(
         ) from None
     from abaton.governance import Inbox
 
-    listen = Listen(host, port, certificate, key, behind_proxy)
+    listen = Listen(host, port, certificate, certificate_key, behind_proxy)
     listen.check()
     centre = ring(keys, passphrase_file, passphrase_env)
     known = read_access(access)
@@ -105,14 +76,63 @@ def serve(
         from abaton.dashboard import check_access
 
         check_access(listen, known)
-    with database(governance) as opened:
+    around = _with_page(citizen=citizen)
+    with database(database_url, make=True) as opened:
         box = Inbox(inbox, opened, centre.public, centre.signing)
         note(f"receipts are signed by {centre.signing.id}")
         if not dashboard:
-            serving(Centre(box), listen, typer.echo)
+            serving(Centre(box), listen, typer.echo, around)
             return
         from abaton.dashboard import Dashboard, beside
 
-        with opened_store(store) as runs:
-            pages = Dashboard(runs, opened, known, base="/dashboard")
-            serving(Centre(box), listen, typer.echo, lambda service: beside(service, pages))
+        with opened_store(store, make=True) as runs:
+            pages = Dashboard(runs, opened, known, base="/dashboard", secure=listen.is_encrypted)
+            serving(Centre(box), listen, typer.echo, lambda service: around(beside(service, pages)))
+
+
+def _with_page(*, citizen: bool) -> Callable[[App], App]:
+    """What puts the citizen's page beside the intake, if it is wanted."""
+    if not citizen:
+        return lambda service: service
+    from abaton.citizen.pages import Page
+    from abaton.citizen.serving import beside_intake
+
+    page = Page.read()
+    note(f"the citizen's page is build {page.build}")
+    return partial(beside_intake, page=page)
+
+
+@app.command()
+def study(
+    document: Path = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False),
+    *,
+    at_least: int = typer.Option(2, "--at-least", min=2, help="Begin when so many sites are there."),
+    host: str = HOST,
+    port: int = port_option(8443),
+    reachable_as: str = typer.Option(
+        "", "--reachable-as", help="What sites dial, if that is not --host (or not the host of --superlink)."
+    ),
+    certificate: Path | None = CERTIFICATE,
+    certificate_key: Path | None = CERTIFICATE_KEY,
+    authority: Path | None = typer.Option(
+        None,
+        "--authority",
+        help="What signed the certificate (PEM); without the three, a private authority is made.",
+    ),
+    superlink: str | None = typer.Option(
+        None, "--superlink", help="host:port of a SuperLink that runs already; one is started otherwise."
+    ),
+    seed: int = typer.Option(1990, "--seed", min=0, help="Decides every random number."),
+    store: Path | None = StoreOption,
+) -> None:
+    """Serve one study to sites on a network, until its run has ended; started again, it goes on.
+
+    abaton serve study study.toml --host 0.0.0.0 --reachable-as centre.example.org --at-least 3
+    """
+    from abaton.cli.serving import conduct, given_certificates
+    from abaton.federation.network import Wish
+    from abaton.store import default_folder
+
+    given = given_certificates(certificate, certificate_key, authority, superlink)
+    place = store or default_folder()
+    conduct(document, place, (host, port, reachable_as), given, Wish(at_least, seed), superlink=superlink)

@@ -1,9 +1,10 @@
-"""``abaton serve --engine flower``: the research centre of a study on a network."""
+"""``abaton serve study``: the research centre of a study on a network."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,15 +39,15 @@ def on_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def keep(programs: Programs, said: str) -> None:
-    """Keep programs running until somebody says stop, by Ctrl-C or as systemd does."""
+def keep(programs: Programs, look: Callable[[], None]) -> None:
+    """Keep programs running, and look at them, until somebody says stop, by Ctrl-C or as systemd does."""
     on_sigterm()
     try:
         programs.start()
-        note(said)
         while True:
             programs.watch()
-            time.sleep(1.0)
+            look()
+            time.sleep(0.25)
     finally:
         programs.stop()
 
@@ -65,7 +66,8 @@ def given_certificates(
         raise SettingsError(
             "a certificate, its key and its authority belong together",
             where="network",
-            remedy="give all three of --certificate, --key and --authority, or none; with --superlink, --authority",
+            remedy="give all three of --certificate, --certificate-key and --authority, or none; "
+            "with --superlink, --authority",
         )
     return None
 
@@ -84,7 +86,7 @@ def conduct(
     from abaton.federation.network.serving import Service, open_centre
     from abaton.study import load_study
 
-    document = load_study(study)
+    document = load_study(study, load=True)
     if superlink is not None:
         host, _, port = superlink.rpartition(":")
         if not host or not port.isdecimal():

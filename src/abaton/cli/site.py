@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from abaton.cli import dealing, joining
-from abaton.cli.output import emit, note, table, write_first
+from abaton.cli import dealing, joining, tables
+from abaton.cli.output import emit, note, table, told_place, write_first
+from abaton.cli.runs import JsonOption
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ for command in (
     joining.join,
 ):
     app.command()(command)
+app.command("map")(tables.propose)
+
+
+_APPLIES = ("rows of an update", "scores", "privacy budget", "small sites")
 
 
 @app.command()
@@ -34,12 +39,13 @@ def check(
     study: Path = typer.Argument(..., metavar="STUDY", help="The study document.", show_default=False),
     *,
     site: Path = typer.Option(Path("site.toml"), "--site", help="The site's document."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    json: bool = JsonOption,
 ) -> None:
     """Count who is read, eligible, consented and kept for a study, and why others are not; never a value.
 
     Numbers of people below the smallest count are masked. Exit code 1: nobody comes through.
     """
+    from abaton.federation.policy_words import explained
     from abaton.site import SiteError, check_site, load_site, open_site
     from abaton.study import load_study
 
@@ -55,12 +61,59 @@ def check(
         raise typer.Exit(SettingsError.exit_code) from None
     if json:
         emit(
-            {"site": file.document.site.id, "study": document.study.id, "hash": document.hash, **found.row()}
+            {
+                "site": file.document.site.id,
+                "study": document.study.id,
+                "hash": document.hash,
+                **found.row(),
+                "policy": {rule.about: rule.holds for rule in explained(file, document)},
+            }
         )
     else:
         _print(found, f"{file.document.site.name} in {document.study.title}")
+        applies = [
+            f"{rule.about} {rule.holds}" for rule in explained(file, document) if rule.about in _APPLIES
+        ]
+        note(f"policy: {'; '.join(applies)}; 'abaton site policy STUDY --explain' says what that means")
     if not found.usable:
         raise typer.Exit(1)
+
+
+@app.command()
+def policy(
+    study: Path | None = typer.Argument(
+        None,
+        metavar="[STUDY]",
+        help="A study document: what is derived from it is shown, too.",
+        show_default=False,
+    ),
+    *,
+    site: Path = typer.Option(Path("site.toml"), "--site", help="The site's document."),
+    explain: bool = typer.Option(
+        False, "--explain", help="In plain words, for somebody who reads no settings."
+    ),
+    json: bool = JsonOption,
+) -> None:
+    """Show what a centre may ask of the site, what may leave it, and what is refused.
+
+    The rules hold whichever engine carries a study, and whatever the centre says.
+    """
+    from dataclasses import asdict
+
+    from abaton.federation.policy_words import explained, in_words
+    from abaton.site import load_site
+    from abaton.study import load_study
+
+    file = load_site(site)
+    rules = explained(file, None if study is None else load_study(study))
+    if json:
+        emit([asdict(rule) for rule in rules])
+    elif explain:
+        typer.echo("\n\n".join(in_words(rules)))
+    else:
+        table(
+            f"the policy of {file.document.site.name}", ["rule", "holds"], [(r.about, r.holds) for r in rules]
+        )
 
 
 @app.command()
@@ -68,14 +121,19 @@ def new(
     file: Path = typer.Argument(Path("site.toml"), help="Where to write it; must not exist yet."),
     *,
     identifier: str = typer.Option("my-site", "--id", help="The site's id."),
+    kind: str = typer.Option("ndjson", help="Where records are: ndjson, directory, csv, omop, fhir or bulk."),
+    records: str = typer.Option(
+        "", help="The folder, file, server or database of the records; an example stands there otherwise."
+    ),
+    json: bool = JsonOption,
 ) -> None:
     """Write a first site document with comments, ready to be changed."""
     from abaton.site import site_from_toml, starter
 
-    text = starter(file.name, identifier=identifier)
+    text = starter(file.name, identifier=identifier, kind=kind, place=records)
     site_from_toml(text, str(file))
     write_first(file, text)
-    typer.echo(str(file))
+    told_place(file, json=json)
 
 
 def _print(found: Check, title: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note
-from abaton.cli.secrets import DATABASE, JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.secrets import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ app = typer.Typer(
     help="Re-identify one person with two signatures; change the controller's keys.", no_args_is_help=True
 )
 
-_KEYS = typer.Option(..., "--keys", help="Your private key file.", show_default=False)
 _OUT = typer.Option(..., "--out", "-o", help="The signed file to write.", show_default=False)
 _VAULT = typer.Option(..., "--vault", help="The vault's rows: a file or a URL.", show_default=False)
 _ROW_KEYS = typer.Option(
@@ -37,13 +36,13 @@ def request(
     *,
     purpose: str = typer.Option(..., "--purpose", help="incidental-finding, safety, subject-request, …"),
     ticket: str = typer.Option(..., "--ticket", help="The number under which it was asked for."),
-    days: int = typer.Option(1, "--days", help="How long the request holds, up to 7."),
-    keys: Path = _KEYS,
+    days: int = typer.Option(1, "--days", min=0, help="How long the request holds, up to 7."),
+    keys: Path = KEYS,
     out: Path = _OUT,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
-    """The data controller asks who stands behind one pseudonym; a second person must approve it."""
+    """The data controller asks who is behind one pseudonym; a second person must approve it."""
     from abaton.governance import VaultPurpose, Wish
     from abaton.governance import request as ask
 
@@ -60,7 +59,7 @@ def request(
 def approve(
     asked: Path = typer.Argument(..., metavar="REQUEST", help="The signed request."),
     *,
-    keys: Path = _KEYS,
+    keys: Path = KEYS,
     out: Path = _OUT,
     passphrase_file: Path | None = PASSPHRASE_FILE,
     passphrase_env: str | None = PASSPHRASE_ENV,
@@ -79,7 +78,7 @@ def reidentify(
     asked: Path = typer.Argument(..., metavar="REQUEST", help="The signed request."),
     approved: Path = typer.Argument(..., metavar="APPROVAL", help="The signed approval."),
     *,
-    keys: Path = _KEYS,
+    keys: Path = KEYS,
     vault: str = _VAULT,
     vault_keys: str = _ROW_KEYS,
     url: str | None = DATABASE,
@@ -87,7 +86,7 @@ def reidentify(
     passphrase_env: str | None = PASSPHRASE_ENV,
     json: bool = JSON,
 ) -> None:
-    """Print who stands behind one pseudonym; it is in the audit chain before it is printed.
+    """Print who is behind one pseudonym; it is in the audit chain before it is printed.
 
     Exit code 3: refused (not approved, expired, answered before, or the person has withdrawn).
     """
@@ -104,7 +103,7 @@ def reidentify(
 @app.command()
 def rotate(
     *,
-    keys: Path = _KEYS,
+    keys: Path = KEYS,
     vault: str = _VAULT,
     vault_keys: str = _ROW_KEYS,
     url: str | None = DATABASE,

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from abaton.cli.output import emit, note, table
+from abaton.cli.runs import JsonOption
 
 
 def view(
@@ -18,7 +19,7 @@ def view(
     ),
     *,
     out: Path = typer.Option(..., "--out", "-o", help="The table: .parquet, .csv or .ndjson, by its ending."),
-    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    json: bool = JsonOption,
 ) -> None:
     """Turn records into a table and print how many were read and how many rows they gave.
 

@@ -2,7 +2,7 @@
 
 from abaton.codecs.chain import Memory, Pipeline, Step, chain
 from abaton.codecs.contract import Accumulator, Codec, Key, KeyPurpose
-from abaton.codecs.downlink import Difference, Downlink, Parcel, receive
+from abaton.codecs.downlink import Difference, Downlink, downlink_of, follow, lacking
 from abaton.codecs.ecdq import Ecdq
 from abaton.codecs.eden import Drive, Eden
 from abaton.codecs.fp16 import Fp16
@@ -33,7 +33,6 @@ __all__ = [
     "Key",
     "KeyPurpose",
     "Memory",
-    "Parcel",
     "Pipeline",
     "Qsgd",
     "QuicFL",
@@ -42,7 +41,9 @@ __all__ = [
     "Stc",
     "Step",
     "chain",
+    "downlink_of",
+    "follow",
+    "lacking",
     "parse",
-    "receive",
     "with_error_feedback",
 ]

@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from abaton.codecs.contract import OWN_CODES, Codec
 from abaton.errors import SettingsError
+from abaton.parts import require
 
 if TYPE_CHECKING:
-    from abaton.codecs.contract import Accumulator, Codec, Key
+    from abaton.codecs.contract import Accumulator, Key
     from abaton.vectors.layout import Layout, Vector
 
 Memory = Mapping[str, "Vector"]
@@ -114,6 +116,7 @@ def chain(*parts: Step | Codec | Pipeline) -> Pipeline:
         raise SettingsError("a chain has one codec", remedy="put steps such as clip in front of it")
     tail = last if isinstance(last, Pipeline) else Pipeline((), last)  # type: ignore[arg-type]
     pipeline = Pipeline((*steps, *tail.steps), tail.codec)  # type: ignore[arg-type]
+    _check(pipeline.codec)
     names = [step.name for step in pipeline.steps]
     if len(set(names)) < len(names):
         raise SettingsError("a step appears twice in a chain", remedy="name each step once")
@@ -124,3 +127,20 @@ def chain(*parts: Step | Codec | Pipeline) -> Pipeline:
             remedy="write gaussian_noise first, then error_feedback",
         )
     return pipeline
+
+
+def _check(codec: Codec) -> None:
+    """Refuse a codec of your own that is none, or whose payloads would be taken for another one's."""
+    if type(codec).__module__.startswith("abaton."):
+        return
+    require(codec, Codec, name="codec", where="chain", known="a codec such as Raw()")
+    if not is_dataclass(codec):
+        raise SettingsError(
+            f"the codec '{codec.name}' is no dataclass",
+            remedy="write @dataclass(frozen=True) above its class",
+        )
+    if codec.code not in OWN_CODES:
+        raise SettingsError(
+            f"the codec '{codec.name}' has the code {codec.code}",
+            remedy=f"use one from {OWN_CODES[0]} to {OWN_CODES[-1]}: the others are Abaton's",
+        )

@@ -11,10 +11,12 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol, Self
 
+from abaton.codecs.settings import line
 from abaton.errors import SettingsError
 from abaton.vectors.layout import Layout, Vector
 
@@ -75,8 +77,17 @@ class Accumulator(Protocol):
         """The weighted mean of everything added."""
 
 
+OWN_CODES = range(128, 256)
+"""The codes of codecs that are not Abaton's."""
+
+
 class Codec(Protocol):
-    """A way to write an update as bytes."""
+    """A way to write an update as bytes.
+
+    A codec of your own is a frozen dataclass that inherits from this, has a name and a code from 128 to 255, and says
+    how updates are encoded and decoded. `wire.pack` and `wire.unpack` put what it writes into an envelope with a
+    checksum.
+    """
 
     name: ClassVar[str]  # as written in a study's codec line
     code: ClassVar[int]  # as written in a payload's header
@@ -84,16 +95,23 @@ class Codec(Protocol):
     @property
     def spec(self) -> str:
         """The one line that names this codec with its settings; parsing it gives an equal codec."""
+        return line(self, self.name)
 
     @property
     def unbiased(self) -> bool:
         """Whether the mean of many decoded payloads goes to the update itself."""
+        return False
 
+    @abstractmethod
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
 
+    @abstractmethod
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The update a payload stands for; raises PayloadError if it is not a sound payload."""
 
     def accumulator(self, layout: Layout, round_key: bytes) -> Accumulator:
-        """An empty sum for one round."""
+        """An empty sum for one round: each update is decoded and added."""
+        from abaton.codecs.sums import DecodedSum
+
+        return DecodedSum(self, layout, round_key)

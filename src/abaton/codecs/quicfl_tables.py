@@ -23,7 +23,7 @@ LANES = 16
 
 
 class Codebooks(NamedTuple):
-    """Rows of 16: codewords by message, and where in z each message gives way to the next."""
+    """Rows of 16: codewords by message, and where in z each message turns into the next."""
 
     codewords: Vector
     intervals: Vector
@@ -50,16 +50,20 @@ def table(bits: int, shared_bits: int) -> Table:
     return full(half, bits, shared_bits)
 
 
+def intervals_of(bits: int, shared_bits: int) -> tuple[Table, Table]:
+    """For each codebook where a message ends and the next begins: at low + u·width, with u in (1, 2)."""
+    _, knots, rank = staircase(table(bits, shared_bits))
+    low, high = knots[rank], knots[rank + 1]
+    return 2 * low - high, high - low
+
+
 @lru_cache(maxsize=32)
 def codebooks(bits: int, shared_bits: int) -> Codebooks:
     """The tables of the kernels ``codebooks.write`` and ``codebooks.add``."""
     from abaton.vectors.codebooks import cell_rows, interval_rows
 
-    values = table(bits, shared_bits)
-    _, knots, rank = staircase(values)
-    low, high = knots[rank], knots[rank + 1]
-    # z > low + (u - 1)·(high - low), with u in (1, 2).
-    ends = 2 * low - high, high - low
+    values, ends = table(bits, shared_bits), intervals_of(bits, shared_bits)
+    _, knots, _ = staircase(values)
     cells = cell_rows(*ends) if bits > 1 else None
     intervals = interval_rows(*ends) if cells is None else cells
     codewords = np.tile(values, LANES >> bits)

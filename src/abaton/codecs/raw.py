@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Raw(Written):
-    """Sends the update unchanged: the yardstick for all other codecs."""
+    """Sends the update unchanged: the measure for all other codecs."""
 
     name: ClassVar[str] = "raw"
     code: ClassVar[int] = 1

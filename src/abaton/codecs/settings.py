@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import ClassVar
 
 from abaton.errors import SettingsError
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-
-def line(part: DataclassInstance, name: str) -> str:
+def line(part: object, name: str) -> str:
     """The one line that names a codec or step: its name and the settings that are not the default.
 
     >>> from abaton.codecs.raw import Raw
     >>> line(Raw(), "raw")
     'raw'
     """
+    assert is_dataclass(part)
     given = [
         f"{f.name}={getattr(part, f.name)}"
         for f in fields(part)

@@ -9,8 +9,9 @@ All numbers are little-endian; ``docs/wire-format.md`` has the bytes::
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import NamedTuple
+
+from zlib_ng.zlib_ng import crc32
 
 from abaton.errors import LayoutError, PayloadError
 from abaton.vectors.layout import Layout
@@ -22,7 +23,6 @@ OVERHEAD = 28
 _HEADER = struct.Struct("<4sBBHQII")
 _TRAILER = struct.Struct("<I")
 _MAX = 2**32 - 1
-_LONG = 1 << 14
 
 
 class Envelope(NamedTuple):
@@ -50,9 +50,9 @@ def pack(code: int, layout: Layout, *body: bytes | memoryview, flags: int = 0) -
             remedy="split the model into several layouts",
         )
     header = _HEADER.pack(MAGIC, code, VERSION, flags, layout_hash(layout), layout.size, length)
-    crc = zlib.crc32(header)
+    crc = crc32(header)
     for part in body:
-        crc = _checksum(part, crc)
+        crc = crc32(part, crc)
     return b"".join((header, *body, _TRAILER.pack(crc)))
 
 
@@ -71,7 +71,7 @@ def read(payload: bytes) -> Envelope:
         )
     if length != len(view) - OVERHEAD:
         raise _broken(f"its header says {length:,} body bytes, there are {len(view) - OVERHEAD:,}")
-    if _checksum(view[:-4], 0) != _TRAILER.unpack_from(view, len(view) - 4)[0]:
+    if crc32(view[:-4]) != _TRAILER.unpack_from(view, len(view) - 4)[0]:
         raise _broken("its checksum does not match")
     return Envelope(code, version, flags, layout, size, view[24:-4])
 
@@ -99,15 +99,6 @@ def exact(body: memoryview, size: int) -> None:
     """Refuse a body that is not exactly as long as it must be."""
     if len(body) != size:
         raise _broken(f"its body has {len(body):,} bytes, {size:,} were expected")
-
-
-def _checksum(data: bytes | memoryview, start: int) -> int:
-    """The CRC-32 of some bytes; long ones are worth loading the faster way."""
-    if memoryview(data).nbytes < _LONG:
-        return zlib.crc32(data, start)
-    from abaton.vectors.checksum import crc32
-
-    return crc32(data, start)
 
 
 def _broken(what: str) -> PayloadError:

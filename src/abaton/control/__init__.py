@@ -1,6 +1,7 @@
 """The controller: events in, instructions out, no clock, socket, thread or file."""
 
 from abaton.control.adaptive import Thresholds
+from abaton.control.asynchronous import Asynchronous, Buffered
 from abaton.control.community import CommunityModel, community_model
 from abaton.control.messages import (
     Arrived,
@@ -25,29 +26,45 @@ from abaton.control.messages import (
     settings_from,
     to_row,
 )
+from abaton.control.mixing import (
+    Adam,
+    Blend,
+    Krum,
+    Latest,
+    Median,
+    Momentum,
+    NormBound,
+    Optimiser,
+    Plain,
+    Robust,
+    Trimmed,
+)
+from abaton.control.pacing import Pacing, again, ask, ask_all, mix, rest, stop
 from abaton.control.policies import POLICIES, policy
 from abaton.control.privacy import SPENT, Privacy
-from abaton.control.robust import Krum, Median, NormBound, Trimmed
-from abaton.control.rules import Asynchronous, Blend, Latest, Rules, SemiSynchronous, Synchronous
-from abaton.control.server import Adam, Momentum, Plain
+from abaton.control.rules import Rules
 from abaton.control.shelf import Shelf
-from abaton.control.state import State
+from abaton.control.state import Answer, Contribution, State
 from abaton.control.step import step
-from abaton.control.weighting import ByExamples, ByStaleness, ByValidation
+from abaton.control.synchronous import SemiSynchronous, Synchronous
+from abaton.control.weighting import ByExamples, ByStaleness, ByValidation, Weighting
 
 __all__ = [
     "POLICIES",
     "SPENT",
     "Adam",
+    "Answer",
     "Arrived",
     "Asynchronous",
     "Blend",
+    "Buffered",
     "ByExamples",
     "ByStaleness",
     "ByValidation",
     "Cancel",
     "Commit",
     "CommunityModel",
+    "Contribution",
     "Evaluate",
     "Event",
     "Failed",
@@ -60,10 +77,13 @@ __all__ = [
     "Momentum",
     "NormBound",
     "Noted",
+    "Optimiser",
+    "Pacing",
     "Plain",
     "Privacy",
     "Publish",
     "Retire",
+    "Robust",
     "Rules",
     "Scored",
     "SemiSynchronous",
@@ -77,10 +97,17 @@ __all__ = [
     "TrainSettings",
     "Trimmed",
     "Wake",
+    "Weighting",
+    "again",
+    "ask",
+    "ask_all",
     "community_model",
     "from_row",
+    "mix",
     "policy",
+    "rest",
     "settings_from",
     "step",
+    "stop",
     "to_row",
 ]

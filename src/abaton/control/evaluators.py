@@ -1,4 +1,6 @@
-"""Which evaluators score a model: all of them, some by lot, or some whose labels together resemble everybody's.
+"""Asking evaluators what a learner's model is worth, and adding up what they say.
+
+Which ones are asked: all of them, some by lot, or some whose labels together resemble everybody's.
 
 A few evaluators cost less, but few validation sets with few classes each judge a model by a part of what it must know.
 Learners tell the label counts of their validation sets when they join; of several lots drawn, the one is taken whose
@@ -11,12 +13,63 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from abaton.control import draw
-from abaton.control.messages import Counts
-from abaton.control.state import State
+from abaton.control import draw, score
+from abaton.control.messages import Counts, Evaluate, Instruction
+from abaton.control.rules import Rules
+from abaton.control.state import Contribution, State
 from abaton.control.weighting import ByValidation
 
 LOTS = 32
+
+
+def evaluation(task: str, evaluator: str) -> str:
+    """The key of one evaluation: the model's task and who scores it."""
+    return f"{task}@{evaluator}"
+
+
+def scored_task(key: str, evaluator: str) -> str:
+    """The task whose model an evaluation is of.
+
+    >>> scored_task(evaluation("7.kos", "north@clinic"), "north@clinic")
+    '7.kos'
+    """
+    return key.removesuffix(f"@{evaluator}")
+
+
+def ask(rules: Rules, state: State, made: Contribution) -> tuple[Contribution, tuple[Instruction, ...]]:
+    """The update as it waits for the other learners' evaluators, and what they are asked, if the weighting wants it."""
+    policy = rules.validation
+    if policy is None or made.frozen:
+        return made, ()
+    task, owner = made.update.task, made.update.learner
+    others = choose(policy, state, rules.seed, task, owner)
+    own = (made.update.score,) if policy.own else ()
+    waiting = made._replace(waiting=frozenset(others), heard=own, score=() if others else score.combined(own))
+    return waiting, tuple(Evaluate(evaluation(task, name), name, task) for name in others)
+
+
+def hear(state: State, task: str, evaluator: str, counts: tuple[float, ...] = ()) -> State:
+    """Add what an evaluator counted; nothing, if it failed. Answers that nobody waits for change nothing.
+
+    Counts that cannot be, or are more than the evaluator declared when it joined, are those of one that failed.
+    """
+    made = state.scoring.get(task)
+    if made is None or evaluator not in made.waiting:
+        return state
+    member = state.present.get(evaluator)
+    if not score.sound(counts, () if member is None else member.labels):
+        counts = ()
+    heard = made._replace(waiting=made.waiting - {evaluator}, heard=(*made.heard, counts))
+    if not heard.waiting:
+        heard = heard._replace(heard=(), score=score.combined(heard.heard))
+    return state._replace(scoring=state.scoring.set(task, heard))
+
+
+def complete(state: State, tasks: Iterable[str]) -> list[Contribution]:
+    """Those of some tasks' updates whose evaluators have all answered, in the order in which the updates arrived."""
+    known = (state.scoring.get(task) for task in tasks)
+    done = [made for made in known if made is not None and not made.waiting]
+    return sorted(done, key=lambda made: (made.update.at, made.update.task))
 
 
 def choose(policy: ByValidation, state: State, seed: int, task: str, owner: str) -> list[str]:

@@ -49,7 +49,8 @@ class Left:
 class Arrived:
     """A learner's update has arrived.
 
-    `cohort` is the fingerprint of whose records it was trained on, if the learner is bound to consents.
+    `cohort` is the fingerprint of whose records it was trained on, if the learner is bound to consents; `size` and
+    `down` are the bytes of the update and of the model that was sent for it.
     """
 
     at: float
@@ -62,16 +63,18 @@ class Arrived:
     metrics: Mapping[str, float] = field(default_factory=dict)
     score: Counts = ()
     cohort: str = ""
+    down: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """An evaluator has scored another learner's model on its own validation set."""
+    """An evaluator has scored another learner's model, which was sent in so many bytes, on its own validation set."""
 
     at: float
     learner: str
     task: str
     score: Counts
+    down: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The policies of the Metis paper, by the names it gives them."""
+"""Policies by name: those of the Metis paper as it calls them, and FedBuff, with and without validation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from abaton.control.adaptive import Thresholds
-from abaton.control.rules import Asynchronous, Blend, Synchronous
+from abaton.control.asynchronous import Asynchronous, Buffered
+from abaton.control.mixing import Blend
+from abaton.control.synchronous import Synchronous
 from abaton.control.weighting import ByStaleness, ByValidation
 from abaton.errors import SettingsError
 
@@ -20,11 +22,13 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
         "pacing": Asynchronous(adaptive={"fast": Thresholds(0.0, 4), "": Thresholds(1.0, 1)}),
         "weighting": (ByValidation(),),
     },
+    "FedBuff": {"pacing": Buffered(), "weighting": (ByStaleness(),)},
+    "FedBuffDVW": {"pacing": Buffered(), "weighting": (ByStaleness(), ByValidation())},
 }
 
 
 def policy(name: str) -> Mapping[str, Any]:
-    """The part of the rules that a policy of the paper fixes.
+    """The part of the rules that a policy fixes.
 
     >>> sorted(policy("SyncDVW"))
     ['pacing', 'weighting']

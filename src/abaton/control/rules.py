@@ -2,79 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import get_args
+import math
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
 
-from abaton.control.adaptive import Thresholds
+import numpy as np
+
 from abaton.control.checks import above_zero, check_training, one_of, refuse, whole
 from abaton.control.messages import TrainSettings
+from abaton.control.mixing import Blend, Latest, Optimiser, Plain, Robust
+from abaton.control.pacing import Pacing
 from abaton.control.privacy import Privacy
-from abaton.control.robust import Krum, Robust
-from abaton.control.server import Optimiser, Plain
-from abaton.control.weighting import ByExamples, ByStaleness, ByValidation, Weighting
+from abaton.control.synchronous import Synchronous
+from abaton.control.weighting import ByExamples, ByValidation, Weighting
 from abaton.errors import SettingsError
+from abaton.parts import require
 
-_MANY = 1_000_000  # how many learners there will be is not said
-
-
-@dataclass(frozen=True, slots=True)
-class Synchronous:
-    """Rounds: some learners train, then one mix is made of all their updates.
-
-    Attributes:
-        participants: how many updates make a round; all learners if not given.
-        extra: how many more learners are asked than are needed; the slowest are not waited for.
-        quorum: the least number of updates that make a mix once the deadline has passed or the others have failed.
-        deadline: seconds after which a round is closed with what is there.
-        attempts: how often in a row a round may fail before the run stops.
-    """
-
-    participants: int | None = None
-    extra: int = 0
-    quorum: int = 1
-    deadline: float | None = None
-    attempts: int = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SemiSynchronous(Synchronous):
-    """Rounds of the same time for all: each learner does as many batches as it can in a time budget, at least one.
-
-    Everything else is as in a synchronous round. `training.epochs` does not count.
-
-    Attributes:
-        budget: seconds that each learner trains in a round.
-    """
-
-    budget: float
-
-
-@dataclass(frozen=True, slots=True)
-class Asynchronous:
-    """No rounds: every commit makes a new version, and its learner goes on from there at once.
-
-    Attributes:
-        adaptive: thresholds of each group, for learners that decide themselves when to send; "" is any group.
-        attempts: how often in a row a learner's tasks may fail before it is left out.
-    """
-
-    adaptive: Mapping[str, Thresholds] | None = None
-    attempts: int = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """The mix of the newest model of every learner (Metis): what a learner sends replaces what it sent before."""
-
-    leavers: str = "stay"
-
-
-@dataclass(frozen=True, slots=True)
-class Blend:
-    """Each commit pulls the community model towards it by alpha times its weight (FedAsync)."""
-
-    alpha: float = 0.5
+_KNOWN = {
+    "pacing": (Pacing, "Synchronous, SemiSynchronous, Asynchronous, Buffered"),
+    "robust": (Robust, "Median, Trimmed, Krum, NormBound"),
+    "server": (Optimiser, "Plain, Momentum, Adam"),
+    "a part of weighting": (Weighting, "ByExamples, ByValidation, ByStaleness"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +44,8 @@ class Rules:
         seed: decides every lot that is drawn.
         finishing: how many rounds follow in which learners train on their validation data too. No model is scored in
             them: each learner weighs what its last update weighed. Asynchronous learners do so many more tasks each.
+        longest: how many times longer than the other learners' newest updates an update may be: a longer one is
+            shortened to that (`control.reach`); 0 is no bound.
 
     >>> Rules(learners=4, rounds=0)
     Traceback (most recent call last):
@@ -104,7 +55,7 @@ class Rules:
     learners: int = 0
     rounds: int = 10
     seconds: float | None = None
-    pacing: Synchronous | Asynchronous = field(default_factory=Synchronous)
+    pacing: Pacing = field(default_factory=Synchronous)
     weighting: tuple[Weighting, ...] = (ByExamples(),)
     mixing: Latest | Blend = field(default_factory=Latest)
     robust: Robust | None = None
@@ -113,64 +64,64 @@ class Rules:
     privacy: Privacy | None = None
     seed: int = 0
     finishing: int = 0
+    longest: float = 10.0
 
     def __post_init__(self) -> None:
+        for each in fields(self):  # numbers that came out of an array are the numbers they are
+            object.__setattr__(self, each.name, _plain(getattr(self, each.name)))
         self._check_kinds()
         whole("learners", self.learners, least=0)
         whole("rounds", self.rounds, least=1)
         whole("finishing", self.finishing, least=0)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            refuse("seed", self.seed, "use a whole number")
         if self.seconds is not None:
             above_zero("seconds", self.seconds)
+        if not (self.longest == 0 or 1 <= self.longest < math.inf):
+            refuse("longest", self.longest, "use a number from 1 on, or 0 for no bound")
         check_training(self.training)
-        self._check_pacing()
+        self.pacing.check(self)
         self._check_mixing()
         self._check_validation()
         if self.privacy is not None:
             self._check_privacy(self.privacy)
 
     def _check_kinds(self) -> None:
-        one_of("pacing", self.pacing, (Synchronous, SemiSynchronous, Asynchronous))
+        _part("pacing", self.pacing)
+        _part("server", self.server)
         one_of("mixing", self.mixing, (Latest, Blend))
-        one_of("server", self.server, get_args(Optimiser))
         one_of("training", self.training, (TrainSettings,))
         if self.robust is not None:
-            one_of("robust", self.robust, get_args(Robust))
+            _part("robust", self.robust)
         if self.privacy is not None:
             one_of("privacy", self.privacy, (Privacy,))
         if not isinstance(self.weighting, tuple) or not self.weighting:
             told = "empty" if self.weighting == () else repr(self.weighting)
             refuse("weighting", told, "use a tuple of at least one part, such as (ByExamples(),)")
         for part in self.weighting:
-            one_of("a part of weighting", part, get_args(Weighting))
-
-    def _check_pacing(self) -> None:
-        pacing = self.pacing
-        whole("pacing.attempts", pacing.attempts, least=1)
-        if isinstance(pacing, Synchronous):
-            _check_rounds(pacing, self.learners or _MANY)
-        elif pacing.adaptive is not None and not pacing.adaptive:
-            refuse("pacing.adaptive", "empty", "use Thresholds for each group, or for '' as any group")
-        if isinstance(pacing, SemiSynchronous):
-            above_zero("pacing.budget", pacing.budget)
+            _part("a part of weighting", part)
 
     def _check_mixing(self) -> None:
         mixing, robust = self.mixing, self.robust
+        together = self.pacing.mixes != "newest"
         if isinstance(mixing, Blend) and not 0 < mixing.alpha <= 1:
             refuse("mixing.alpha", mixing.alpha, "use a number above 0 and at most 1")
-        if isinstance(mixing, Blend) and isinstance(self.pacing, Synchronous):
+        if isinstance(mixing, Blend) and together:
             refuse("mixing", mixing, "use asynchronous pacing, or Latest(): a round has a mix of its own")
         if isinstance(mixing, Blend) and not isinstance(self.server, Plain):
             refuse("server", self.server, "use Plain() with Blend(), which pulls the model by alpha alone")
         if isinstance(mixing, Latest) and mixing.leavers not in ("stay", "subtract"):
             refuse("mixing.leavers", f"'{mixing.leavers}'", "use 'stay' or 'subtract'")
-        if robust is not None and not isinstance(self.pacing, Synchronous):
+        if robust is not None and not together:
             refuse(
                 "robust", robust, "use synchronous pacing, whose updates can be compared, or ByValidation()"
             )
-        if isinstance(robust, Krum) and isinstance(self.pacing, Synchronous):
-            least = 2 * robust.liars + 3
-            if self.pacing.quorum < least:
-                refuse("pacing.quorum", self.pacing.quorum, f"use at least {least}, which Krum needs")
+        if robust is not None and self.pacing.fewest(self) < robust.least:
+            refuse(
+                "the fewest updates of a mix",
+                self.pacing.fewest(self),
+                f"use at least {robust.least}, which {type(robust).__name__} needs: a quorum, or a buffer",
+            )
 
     def _check_validation(self) -> None:
         if self.validation and self.learners == 1:
@@ -185,8 +136,7 @@ class Rules:
     @property
     def needs_validation(self) -> bool:
         """Whether learners must have set validation examples aside."""
-        adaptive = isinstance(self.pacing, Asynchronous) and self.pacing.adaptive is not None
-        return self.validation is not None or adaptive or self.finishing > 0
+        return self.validation is not None or self.pacing.adaptive is not None or self.finishing > 0
 
     def _check_privacy(self, privacy: Privacy) -> None:
         if self.validation is not None:
@@ -195,15 +145,21 @@ class Rules:
                 where="rules",
                 remedy="weigh by examples or staleness, or leave the budget out",
             )
-        if isinstance(self.pacing, Asynchronous) and self.pacing.adaptive is not None:
+        if self.pacing.adaptive is not None:
             raise SettingsError(
                 "when an adaptive learner sends depends on its data, which the privacy budget does not cover",
                 where="rules",
                 remedy="use asynchronous pacing with a fixed number of epochs",
             )
+        if privacy.against not in self.pacing.budgets and privacy.against == "controller":
+            raise SettingsError(
+                f"{type(self.pacing).__name__} does not say that it keeps a privacy budget",
+                where="rules.pacing",
+                remedy="let it give out tasks by 'ask' alone and say so by 'budgets', or use another pacing",
+            )
         if privacy.against == "readers":
-            plain = all(isinstance(part, ByStaleness) for part in self.weighting)
-            if not (isinstance(self.pacing, Synchronous) and plain and self.robust is None):
+            plain = "readers" in self.pacing.budgets and all(part.even for part in self.weighting)
+            if not plain or self.robust is not None:
                 raise SettingsError(
                     "a privacy budget against readers needs rounds whose updates all count the same",
                     where="rules",
@@ -220,16 +176,20 @@ class Rules:
     @property
     def validation(self) -> ByValidation | None:
         """The part of the weighting that asks evaluators, if there is one."""
-        return next((part for part in self.weighting if isinstance(part, ByValidation)), None)
+        return next((part.asks for part in self.weighting if part.asks is not None), None)
 
 
-def _check_rounds(pacing: Synchronous, learners: int) -> None:
-    needed = learners if pacing.participants is None else pacing.participants
-    if not 1 <= needed <= learners:
-        refuse("pacing.participants", needed, f"use a number from 1 to {learners}, the number of learners")
-    if not 0 <= pacing.extra <= learners - needed:
-        refuse("pacing.extra", pacing.extra, f"use a number from 0 to {learners - needed}")
-    if not 1 <= pacing.quorum <= needed:
-        refuse("pacing.quorum", pacing.quorum, f"use a number from 1 to {needed}, the updates of a round")
-    if pacing.deadline is not None:
-        above_zero("pacing.deadline", pacing.deadline)
+def _part(name: str, given: object) -> None:
+    kind, known = _KNOWN[name]
+    require(given, kind, name=name, where="rules", known=known)
+
+
+def _plain(given: Any) -> Any:
+    """A number as Python has it, and a part with such numbers."""
+    if isinstance(given, np.generic):
+        return given.item()
+    if not is_dataclass(given) or isinstance(given, type):
+        return given
+    found = {each.name: getattr(given, each.name) for each in fields(given) if each.init}
+    changed = {name: value.item() for name, value in found.items() if isinstance(value, np.generic)}
+    return replace(given, **changed) if changed else given

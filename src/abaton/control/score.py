@@ -4,12 +4,21 @@ An evaluator sends sums that can be added over all evaluators, never an example.
 were right, how many there were, and how often each class was predicted (three numbers a class: the diagonal and the
 margins of the confusion matrix, which is all that the measures here need), and the sum of their losses. For values: how
 many, the sum of squared errors, the sum of the values and of their squares.
+
+By the same losses a `driven` learning rate comes down when the distributed validation loss does not (Metis, future
+work). A round's loss is the mean over all models that evaluators scored; in asynchronous pacing so many commits as
+there are learners count as a round. When it has not come below its best for `period` rounds, the rate of every task
+given out from then on is multiplied by `decay` once more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import zip_longest
 
 from abaton.control.messages import Counts
 
@@ -99,6 +108,79 @@ def losses(counts: Counts) -> tuple[float, float]:
     return float(sum(_parts(counts)[1])), float(counts[-1])
 
 
+def total(counts: Counts) -> float:
+    """On how many examples counts rest.
+
+    >>> total((1, 1, 2, 1, 1, 2)), total((4, 2.0, 8.0, 18.0)), total(())
+    (3, 4, 0)
+    """
+    if not counts:
+        return 0
+    return counts[0] if len(counts) == len(VALUE_SUMS) else sum(_parts(counts)[1])
+
+
+def sound(counts: Counts, declared: Counts = ()) -> bool:
+    """Whether an evaluator can have counted this: whole, not negative, consistent, not more than it declared.
+
+    No counts are sound: they are those of an evaluator that abstains.
+
+    >>> sound((1, 1, 2, 1, 1, 2, 0.9)), sound((2, 1, 1, 2, 2, 1)), sound((1e15, 0, 1e15, 0, 1e15, 0), (9, 4))
+    (True, False, False)
+    """
+    if not counts:
+        return True
+    if len(counts) == len(VALUE_SUMS):
+        return _sound_sums(counts)
+    classes, rest = divmod(len(counts), 3)
+    if classes < 2 or rest > 1 or not all(map(_whole, counts[: 3 * classes])):
+        return False
+    right, actual, predicted = _parts(counts)
+    fits = all(hit <= min(true, said) for hit, true, said in zip(right, actual, predicted, strict=True))
+    within = not declared or all(
+        true <= most for true, most in zip_longest(actual, declared[:classes], fillvalue=0)
+    )
+    return fits and within and sum(actual) == sum(predicted) and (not rest or 0 <= counts[-1] < math.inf)
+
+
+def _whole(count: float) -> bool:
+    return 0 <= count <= _EXACT and float(count).is_integer()
+
+
+def _sound_sums(counts: Counts) -> bool:
+    """Sums of errors and values: by Cauchy and Schwarz the square of a sum is at most so many times the squares."""
+    number, errors, values, squares = counts
+    positive = 0 <= errors < math.inf and 0 <= squares < math.inf and abs(values) < math.inf
+    return (
+        _whole(number)
+        and positive
+        and abs(values) <= math.sqrt(number) * math.sqrt(squares) * (1 + 1e-6) + 1e-6
+    )
+
+
+def combined(heard: Sequence[Counts]) -> Counts:
+    """The counts of several evaluators together, none of whom counts for more than twice all the others.
+
+    Counts of another form than most are left out: whoever sends them cannot spoil what the others say. With two there
+    is no majority, and both count as they are.
+
+    >>> combined([(4, 1, 5, 2, 5, 2), (1, 1, 2, 1, 2, 1), (30, 10, 30, 10, 30, 10)])
+    (20.0, 7.0, 22.0, 8.0, 22.0, 8.0)
+    """
+    told = [counts for counts in heard if counts]
+    if not told:
+        return ()
+    form = min(Counter(map(len, told)).items(), key=lambda item: (-item[1], item[0]))[0]
+    kept = [counts for counts in told if len(counts) == form]
+    sizes = [total(counts) for counts in kept]
+    largest = max(range(len(kept)), key=sizes.__getitem__)
+    most = _SAY * (sum(sizes) - sizes[largest])
+    if len(kept) > 2 and sizes[largest] > most:
+        kept[largest] = tuple(count * most / sizes[largest] for count in kept[largest])
+    return reduce(add, kept)
+
+
+_EXACT = 2**53
+_SAY = 2  # how many times all the others together one evaluator may count
 VALUE_SUMS = ("number", "squared errors", "sum", "sum of squares")
 VALUE_MEASURES = ("closeness", "r_squared")
 
@@ -120,3 +202,57 @@ def _parts(counts: Counts) -> tuple[Counts, Counts, Counts]:
 
 def _ratio(above: float, below: float) -> float:
     return above / below if below else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How the distributed validation loss has come along.
+
+    Attributes:
+        models: how many models of the present round have been scored.
+        examples, total: on how many examples, and the sum of their losses.
+        best: the lowest loss of a round so far.
+        stalls: how many rounds in a row did not come below it.
+        decays: how often the rate has come down.
+    """
+
+    models: int = 0
+    examples: float = 0.0
+    total: float = 0.0
+    best: float = float("inf")
+    stalls: int = 0
+    decays: int = 0
+
+
+def hear(progress: Progress, scores: Iterable[Counts]) -> Progress:
+    """Add what evaluators said of models that were committed; what tells no loss changes nothing."""
+    for counts in scores:
+        examples, total = losses(counts)
+        if examples:
+            progress = replace(
+                progress,
+                models=progress.models + 1,
+                examples=progress.examples + examples,
+                total=progress.total + total,
+            )
+    return progress
+
+
+def judge(progress: Progress, period: int) -> Progress:
+    """Close a round: remember its loss if it is the best, or let the rate come down after too many that were not.
+
+    >>> worse = judge(judge(hear(Progress(), [(1, 1, 2, 1, 1, 2, 0.9)]), 1), 1)
+    >>> (worse.best, worse.decays)
+    (0.3, 0)
+    >>> judge(hear(worse, [(1, 1, 2, 1, 1, 2, 1.2)]), 1).decays
+    1
+    """
+    if not progress.models:
+        return progress
+    loss = progress.total / progress.examples
+    fresh = Progress(best=min(loss, progress.best), decays=progress.decays)
+    if loss < progress.best:
+        return fresh
+    if progress.stalls + 1 < period:
+        return replace(fresh, stalls=progress.stalls + 1)
+    return replace(fresh, decays=progress.decays + 1)

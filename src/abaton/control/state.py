@@ -1,15 +1,20 @@
-"""The controller's memory: who is there, what is under way, what has come in. No model is in it."""
+"""The controller's memory: who is there, what is under way, what has come in. No model is in it.
+
+As plain values a checkpoint can hold it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from immutables import Map
 
-from abaton.control.accountant import Round
-from abaton.control.decay import Progress
-from abaton.control.messages import Arrived, Counts
+from abaton.control.adaptive import Thresholds
+from abaton.control.messages import Arrived, Counts, Instruction, Train, TrainSettings
+from abaton.control.privacy import Round
+from abaton.control.score import Progress
+from abaton.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class Contribution(NamedTuple):
         versions_missed: how many versions were published since.
         staleness: steps committed by others since, plus its own (effective staleness).
         waiting: evaluators that have not answered yet.
-        score: what the evaluators counted so far, all together.
+        heard: what each of those who answered counted, its own learner's first if that counts.
+        score: what they counted, all together, once nobody is waited for.
         complete: whether it was trained on all of its learner's data.
         frozen: whether it came in the post-validation phase: nobody scores it; its learner's last weight counts.
     """
@@ -58,6 +64,7 @@ class Contribution(NamedTuple):
     versions_missed: int
     staleness: int
     waiting: frozenset[str] = frozenset()
+    heard: tuple[Counts, ...] = ()
     score: Counts = ()
     complete: bool = False
     frozen: bool = False
@@ -77,7 +84,7 @@ class State(NamedTuple):
         labels: the label counts of all their validation sets together.
         open: the training tasks under way.
         scoring: updates that wait for evaluators, by task.
-        ready: updates of the present round that wait for the mix, by learner (synchronous pacing).
+        ready: updates that wait for the mix, under a key that the pacing chose.
         failures: how often in a row a learner's tasks have failed (asynchronous pacing).
         cycles: each learner's staleness at its first commits, for the staleness criterion.
         releases: how many updates each learner has been asked for, if there is a privacy budget for each.
@@ -86,6 +93,7 @@ class State(NamedTuple):
         progress: how the distributed validation loss has come along.
         past: each learner's last commit, kept if there is a post-validation phase.
         finished: how many updates of the post-validation phase each learner has committed (asynchronous pacing).
+        notes: numbers that a pacing of your own remembers, by name.
         stopped: why the run is over, or nothing.
     """
 
@@ -108,4 +116,62 @@ class State(NamedTuple):
     progress: Progress = Progress()
     past: Map[str, Past] = Map()
     finished: Map[str, int] = Map()
+    notes: Map[str, float] = Map()
     stopped: str | None = None
+
+
+Answer: TypeAlias = tuple[State, tuple[Instruction, ...]]
+"""What the controller knows after an event, and what is to be done."""
+
+
+def to_plain(value: Any) -> Any:
+    """A state, or anything in one, as values that JSON can hold.
+
+    >>> from_plain(to_plain(State(version=3))) == State(version=3)
+    True
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            "is": type(value).__name__,
+            **{f.name: to_plain(getattr(value, f.name)) for f in fields(value)},
+        }
+    if isinstance(value, Round | State | Contribution):
+        return {
+            "is": type(value).__name__,
+            **{name: to_plain(part) for name, part in zip(value._fields, value, strict=True)},
+        }
+    if isinstance(value, Map | dict):
+        kind = "Map" if isinstance(value, Map) else "dict"
+        return {"is": kind, "items": [[to_plain(k), to_plain(v)] for k, v in sorted(value.items())]}
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    if isinstance(value, frozenset):
+        return {"is": "frozenset", "items": sorted(value)}
+    return value
+
+
+def from_plain(plain: Any) -> Any:
+    """What `to_plain` was given."""
+    if isinstance(plain, list):
+        return tuple(from_plain(item) for item in plain)
+    if not isinstance(plain, dict):
+        return plain
+    kind = plain["is"]
+    if kind in ("Map", "dict"):
+        pairs = {from_plain(k): from_plain(v) for k, v in plain["items"]}
+        return Map(pairs) if kind == "Map" else pairs
+    if kind == "frozenset":
+        return frozenset(plain["items"])
+    try:
+        return _KINDS[kind](**{name: from_plain(value) for name, value in plain.items() if name != "is"})
+    except (KeyError, TypeError) as error:
+        raise StoreError(f"the checkpoint holds a '{kind}' that this version does not know") from error
+
+
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(Arrived, Assignment, Contribution, Member, Past, Progress, Round, State),
+        *(Thresholds, Train, TrainSettings),
+    )
+}

@@ -5,9 +5,10 @@ Its invariants are numbered in docs/controller.md, each with the test that holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 
-from abaton.control import assigning, asynchronous, evaluators, scoring, synchronous
+from abaton.control import evaluators, pacing, score
 from abaton.control.messages import (
     Arrived,
     Event,
@@ -20,9 +21,9 @@ from abaton.control.messages import (
     Scored,
     Tick,
 )
-from abaton.control.rules import Latest, Rules, Synchronous
-from abaton.control.scoring import Answer
-from abaton.control.state import Contribution, Member, State
+from abaton.control.mixing import Latest
+from abaton.control.rules import Rules
+from abaton.control.state import Answer, Contribution, Member, State
 
 
 def step(rules: Rules, state: State, event: Event) -> Answer:
@@ -36,7 +37,7 @@ def step(rules: Rules, state: State, event: Event) -> Answer:
     if state.stopped is not None:
         return state, ()
     if rules.seconds is not None and event.at > rules.seconds:
-        return synchronous.stop(state, "the time is up")
+        return pacing.stop(state, "the time is up")
     match event:
         case Joined():
             return _joined(rules, state, event)
@@ -49,9 +50,7 @@ def step(rules: Rules, state: State, event: Event) -> Answer:
         case Failed():
             return _failed(rules, state, event)
         case Tick():
-            if event.name != synchronous.deadline(state.version, state.attempt):
-                return state, ()
-            return _settle(rules, state._replace(late=True), event.at)
+            return rules.pacing.rang(rules, state, event.name, event.at) if state.begun else (state, ())
         case Noted():
             return state, ()
 
@@ -65,20 +64,8 @@ def _joined(rules: Rules, state: State, event: Joined) -> Answer:
     if not state.begun:
         if len(state.present) < rules.learners:
             return state, ()
-        return _train(rules, state._replace(begun=True), sorted(state.present), event.at)
-    if known or isinstance(rules.pacing, Synchronous):
-        return state, ()
-    return _train(rules, state, [event.learner], event.at)
-
-
-def _train(rules: Rules, state: State, learners: list[str], now: float) -> Answer:
-    if isinstance(rules.pacing, Synchronous):
-        return synchronous.begin(rules, rules.pacing, state, now)
-    said: list[Instruction] = []
-    for learner in learners:
-        state, asked = asynchronous.train(rules, state, learner)
-        said += asked
-    return state, tuple(said)
+        return rules.pacing.begin(rules, state._replace(begun=True), event.at)
+    return (state, ()) if known else rules.pacing.joined(rules, state, event.learner, event.at)
 
 
 def _left(rules: Rules, state: State, event: Left) -> Answer:
@@ -93,18 +80,16 @@ def _left(rules: Rules, state: State, event: Left) -> Answer:
     state = state._replace(present=state.present.delete(learner), open=still_open)
     asked = [task for task, made in state.scoring.items() if learner in made.waiting]
     for task in asked:
-        state = scoring.hear(state, task, learner)
+        state = evaluators.hear(state, task, learner)
     said: tuple[Instruction, ...] = ()
-    if not isinstance(rules.pacing, Synchronous) and rules.mixing == Latest("subtract"):
+    if rules.pacing.mixes == "newest" and rules.mixing == Latest("subtract"):
         said = (Retire(learner),)
-    state, more = _settle(rules, state, event.at, scoring.complete(state, asked))
-    if state.stopped is None and state.begun:
-        if not isinstance(rules.pacing, Synchronous):
-            state, over = asynchronous.rest(rules, state)
-            more += over
-        elif not state.present:
-            state, over = synchronous.stop(state, "too few learners are left")
-            more += over
+    if not state.begun:
+        return state, said
+    state, more = rules.pacing.left(rules, state, learner, event.at)
+    if state.stopped is None:
+        state, settled = _settle(rules, state, event.at, evaluators.complete(state, asked))
+        more += settled
     return state, said + more
 
 
@@ -120,27 +105,39 @@ def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
     work = state.open.get(event.task)
     if work is None or work.learner != event.learner:
         return state, ()
+    member = state.present.get(event.learner)
+    if member is not None:
+        event = _as_declared(member, event)
     made = Contribution(
         event,
         version=work.version,
         versions_missed=state.version - work.version,
         staleness=state.committed - work.committed + event.steps,
         complete=work.complete,
-        frozen=assigning.finishing(rules, state),
+        frozen=pacing.finishing(rules, state),
     )
-    made, asked = scoring.ask(rules, state, made)
+    made, asked = evaluators.ask(rules, state, made)
     state = state._replace(open=state.open.delete(event.task))
     if made.waiting:
         state = state._replace(scoring=state.scoring.set(event.task, made))
-    state, more = _settle(rules, state, event.at, () if made.waiting else (made,))
+        return state, asked
+    state, more = rules.pacing.ready(rules, state, (made,), event.at)
     return state, asked + more
+
+
+def _as_declared(member: Member, event: Arrived) -> Arrived:
+    """An update that counts for no more examples than its learner declared, validation included, and no false score."""
+    most = 2 * member.examples + int(sum(member.labels))
+    if event.examples > most:
+        event = replace(event, examples=most)
+    return event if score.sound(event.score, member.labels) else replace(event, score=())
 
 
 def _scored(rules: Rules, state: State, event: Scored | Failed) -> Answer:
     """Take what an evaluator says of a model; one that failed counts nothing, and is not waited for."""
-    task = scoring.scored_task(event.task, event.learner)
-    state = scoring.hear(state, task, event.learner, event.score if isinstance(event, Scored) else ())
-    return _settle(rules, state, event.at, scoring.complete(state, (task,)))
+    task = evaluators.scored_task(event.task, event.learner)
+    state = evaluators.hear(state, task, event.learner, event.score if isinstance(event, Scored) else ())
+    return _settle(rules, state, event.at, evaluators.complete(state, (task,)))
 
 
 def _failed(rules: Rules, state: State, event: Failed) -> Answer:
@@ -150,25 +147,14 @@ def _failed(rules: Rules, state: State, event: Failed) -> Answer:
     if work.learner != event.learner:
         return state, ()
     state = state._replace(open=state.open.delete(event.task))
-    if isinstance(rules.pacing, Synchronous):
-        return _settle(rules, state, event.at)
-    return asynchronous.failed(rules, rules.pacing, state, event.learner)
+    return rules.pacing.failed(rules, state, event.learner, event.at)
 
 
-def _settle(rules: Rules, state: State, now: float, done: Iterable[Contribution] = ()) -> Answer:
+def _settle(rules: Rules, state: State, now: float, done: Sequence[Contribution]) -> Answer:
     """Move updates that wait for no evaluator any more on to the mix."""
-    said: tuple[Instruction, ...] = ()
+    if not done:
+        return state, ()
+    waiting = state.scoring
     for made in done:
-        if made.update.task in state.scoring:
-            state = state._replace(scoring=state.scoring.delete(made.update.task))
-        if isinstance(rules.pacing, Synchronous):
-            state = state._replace(ready=state.ready.set(made.update.learner, made))
-        else:
-            state, asked = asynchronous.commit(rules, state, made)
-            said += asked
-            if state.stopped is not None:
-                return state, said
-    if isinstance(rules.pacing, Synchronous) and state.begun:
-        state, asked = synchronous.close(rules, rules.pacing, state, now)
-        said += asked
-    return state, said
+        waiting = waiting.delete(made.update.task)
+    return rules.pacing.ready(rules, state._replace(scoring=waiting), done, now)

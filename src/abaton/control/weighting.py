@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from math import inf
+from typing import ClassVar, Literal, Protocol
 
 from abaton.control.score import MEASURES, VALUE_MEASURES
 from abaton.control.state import Contribution
 from abaton.errors import SettingsError
 
 
+class Weighting(Protocol):
+    """A factor of how much an update counts.
+
+    A weighting of your own inherits from this and says what an update weighs; it is a value without a memory.
+    """
+
+    even: ClassVar[bool] = False
+    """Whether all updates of a round weigh the same, as a privacy budget against readers needs."""
+
+    @abstractmethod
+    def weight(self, made: Contribution) -> float:
+        """The factor: a finite number, never below 0."""
+
+    @property
+    def asks(self) -> ByValidation | None:
+        """Which evaluators score a model before it is weighed; nobody if nothing. What they count is `made.score`."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class ByExamples:
+class ByExamples(Weighting):
     """Weigh by the number of examples trained on (FedAvg)."""
 
     def weight(self, made: Contribution) -> float:
@@ -20,7 +41,7 @@ class ByExamples:
 
 
 @dataclass(frozen=True, slots=True)
-class ByValidation:
+class ByValidation(Weighting):
     """Weigh by how well the model does on the validation sets of the other learners (DVW).
 
     Attributes:
@@ -60,13 +81,18 @@ class ByValidation:
                 remedy="say how many evaluators, use a measure of classes, or leave it out",
             )
 
+    @property
+    def asks(self) -> ByValidation:
+        """The evaluators that it names."""
+        return self
+
     def weight(self, made: Contribution) -> float:
         """The measure over the counts of all evaluators together."""
         return MEASURES[self.measure](made.score) if made.score else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class ByStaleness:
+class ByStaleness(Weighting):
     """Let a model count less the more versions were published since it started (FedAsync).
 
     Polynomial: (s + 1)^-a. Hinge: 1 up to b versions, then 1 / (a (s - b) + 1). Constant: 1.
@@ -75,6 +101,8 @@ class ByStaleness:
     kind: Literal["polynomial", "hinge", "constant"] = "polynomial"
     a: float = 0.5
     b: float = 4.0
+
+    even = True
 
     def __post_init__(self) -> None:
         if self.kind not in ("polynomial", "hinge", "constant"):
@@ -96,12 +124,19 @@ class ByStaleness:
         return 1.0
 
 
-Weighting = ByExamples | ByValidation | ByStaleness
-
-
 def weigh(parts: tuple[Weighting, ...], made: Contribution) -> float:
-    """The product of all parts' weights."""
+    """The product of all parts' weights.
+
+    Raises:
+        SettingsError: It is no weight, which a part of your own may give.
+    """
     weight = 1.0
     for part in parts:
         weight *= part.weight(made)
-    return weight
+    if 0 <= weight < inf:
+        return weight
+    raise SettingsError(
+        f"the weight of learner '{made.update.learner}' is {weight}",
+        where="weighting",
+        remedy="let every part give a finite number, never below 0",
+    )

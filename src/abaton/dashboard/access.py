@@ -109,6 +109,12 @@ class AccessFile(BaseModel):
 def load_access(path: Path) -> AccessFile:
     """Read who may use the dashboard."""
     try:
+        if path.stat().st_mode & 0o022:
+            raise SettingsError(
+                "others can write the access file, and so make tokens of their own",
+                where=str(path),
+                remedy=f"run 'chmod 600 {path.name}'",
+            )
         made = AccessFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise SettingsError(

@@ -6,17 +6,18 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from abaton.dashboard.files import style_marks
-from abaton.dashboard.gate import App, Gate
+from abaton.dashboard.gate import Gate
+from abaton.dashboard.pages import templates
 from abaton.dashboard.routes import routes
 from abaton.dashboard.signing_in import doors
 from abaton.dashboard.state import Dashboard
 from abaton.errors import AbatonError, SettingsError
+from abaton.listening import App
 
 
 def make_dashboard(dashboard: Dashboard) -> App:
     """The dashboard as an ASGI application."""
-    style_marks()  # reads and packs the drawing script now, so that the first page need not
+    templates()  # reads the drawing script now, so that the first page need not
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     api.state.dashboard = dashboard
     api.include_router(routes, prefix=dashboard.base)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
 
 _FAIR = 20  # making an answer takes at most this part of the time: a twentieth of one core
 
@@ -70,11 +72,22 @@ class Cache:
                 now = await run_in_threadpool(stamp)
                 if now != kept.stamp:
                     begun = self._tick()
-                    kept.answer = await run_in_threadpool(lambda: _packed(make()))
+                    kept.answer = await run_in_threadpool(lambda: packed(make()))
                     kept.stamp, kept.cost = now, self._tick() - begun
                 kept.made = self._tick()
             return kept.answer
 
 
-def _packed(body: bytes) -> Answer:
+def packed(body: bytes) -> Answer:
+    """An answer of some bytes."""
     return Answer(body, gzip.compress(body, 5, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+
+
+def sent(request: Request, answer: Answer, kind: str, keep: str = "no-cache, private") -> Response:
+    """An answer as a browser takes it: nothing if it has it already, packed if it can unpack."""
+    headers = {"etag": answer.tag, "cache-control": keep, "vary": "accept-encoding"}
+    if request.headers.get("if-none-match") == answer.tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(answer.packed, headers={**headers, "content-encoding": "gzip"}, media_type=kind)
+    return Response(answer.body, headers=headers, media_type=kind)

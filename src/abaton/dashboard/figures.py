@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from abaton.dashboard.markup import learners_table, newest_events
+from abaton.dashboard.pages import event_table, learner_table, table_part
 from abaton.report import AXES, activity_figures, metric_figure, metric_names, payload_figure
 from abaton.store import Store, activity, codec_of, events_of, points, quartiles
 
@@ -32,9 +32,11 @@ def run_figures(store: Store, run: str, axis: str, metric: str, *, first: bool =
     made: dict[str, Any] = activity_figures(did, words=AXES["wall" if by_wall or not simulated else "at"])
     if chosen:
         made["metric"] = metric_figure({run: versions}, chosen, axis, simulated=simulated)
+    few = did.total != len(did.lines)
+    words = f"the {len(did.lines)} busiest of {did.total:,} learners" if few else f"{did.total} learners"
     tables = {
-        "learners": learners_table(did.lines, did.total),
-        "events": newest_events(events_of(store, run, most=8)),
+        "learners": table_part(words, learner_table(did.lines)),
+        "events": table_part("the newest events", event_table(events_of(store, run, most=8))),
     }
     return orjson.dumps({"figures": made, "tables": tables, "metrics": names, "metric": chosen})
 

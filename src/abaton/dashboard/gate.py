@@ -4,32 +4,42 @@ Invariants:
 (1) but for the sign-in page and the files it needs, nothing is answered to whoever has not shown who they are; without
 an access file, only requests that name this very machine are answered, as to a viewer;
 (2) nothing changes but by POST, from our own origin, with the form key of the session;
-(3) every answer forbids scripts, styles, frames and requests from anywhere else.
+(3) a body is read after whoever asks has shown who they are, small and soon (:mod:`abaton.listening`), and an address
+asks so often and no more;
+(4) every answer forbids scripts, styles, frames and requests from anywhere else.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import urlsplit
 
 from abaton.dashboard.access import AccessFile, Person, ViewerRole
 from abaton.dashboard.sessions import Sessions
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from abaton.listening import (
+    App,
+    Gone,
+    Message,
+    Rates,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    TooSlow,
+    address_of,
+    again,
+    read_body,
+)
 
 COOKIE = "abaton-session"
 ANYBODY = Person("this machine", ViewerRole.VIEWER)
 _HERE = {"localhost", "127.0.0.1", "::1"}
-_MOST_BODY = 16 * 1024
+_MOST_BODY, _BODY_SECONDS = 16 * 1024, 10.0
+_RATE, _BURST = 100.0, 400.0
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -73,6 +83,7 @@ class Gate:
         sessions: Who is signed in.
         base: Where the pages are, such as ``/dashboard``.
         now: The time, for tokens that run out.
+        tick: Seconds that only go forward, for rates.
     """
 
     def __init__(
@@ -82,8 +93,10 @@ class Gate:
         sessions: Sessions,
         base: str = "",
         now: Callable[[], float] = time.time,
+        tick: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app, self.access, self.sessions, self.base, self._now = app, access, sessions, base, now
+        self._addresses = Rates(_RATE, _BURST, tick)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -93,6 +106,8 @@ class Gate:
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         sending = _with_headers(send, secure=scope.get("scheme") == "https")
+        if self._addresses.take(address_of(scope)):
+            return await _answer(sending, 429, b"too many requests in a short time")
         status, words = self._refusal(scope, headers)
         path = scope["path"].removeprefix(self.base)
         caller = None if status else self._caller(headers)
@@ -103,6 +118,16 @@ class Gate:
         if status:
             return await _answer(sending, status, words.encode())
         scope.setdefault("state", {})["caller"] = caller
+        if scope["method"] == "POST":
+            try:
+                body = await read_body(scope, receive, most=_MOST_BODY, seconds=_BODY_SECONDS)
+            except TooLarge:
+                return await _answer(sending, 413, b"a form is small, and says how large it is")
+            except TooSlow:
+                return await _answer(sending, 408, b"the form did not arrive in time")
+            except Gone:
+                return
+            receive = again(body)
         await self.app(scope, receive, sending)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str]:
@@ -191,6 +216,10 @@ async def _answer(send: Send, status: int, body: bytes, location: str = "") -> N
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     if location:
         headers.append((b"location", location.encode()))
+    if status >= 400:  # what is left of a body is not waited for
+        headers.append((b"connection", b"close"))
+    if status == 429:
+        headers.append((b"retry-after", b"4"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

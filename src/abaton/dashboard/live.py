@@ -65,20 +65,21 @@ class Live:
         watch.viewers += 1
         if watch.task is None:
             watch.task = asyncio.create_task(self._look(run, watch))
+        told = b""
         try:
-            if watch.sent:
-                yield watch.sent
             while stays():
                 state, changed = watch.state, watch.changed
-                if state is not None and state.status in ENDED:
+                if watch.sent != told:  # it may have changed while this viewer was busy with what it was told
+                    told = watch.sent
+                    yield told
+                elif state is not None and state.status in ENDED:
                     yield b"event: end\ndata: {}\n\n"
                     return
-                try:
-                    await asyncio.wait_for(changed.wait(), self.patience)
-                except TimeoutError:
-                    yield b": still here\n\n"
-                    continue
-                yield watch.sent
+                else:
+                    try:
+                        await asyncio.wait_for(changed.wait(), self.patience)
+                    except TimeoutError:
+                        yield b": still here\n\n"
         finally:
             watch.viewers -= 1
             if watch.viewers == 0:

@@ -10,18 +10,36 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from abaton.dashboard.access import Right
-from abaton.dashboard.asking import At, By, read_form
-from abaton.dashboard.cache import Answer
+from abaton.dashboard.cache import sent
 from abaton.dashboard.figures import compared_figures, run_figures
-from abaton.dashboard.governance_page import ABSENT, Checked, governance_page
-from abaton.dashboard.markup import Frame
-from abaton.dashboard.run_page import log_page, run_page
-from abaton.dashboard.runs_page import MOST_COMPARED, compare_page, runs_page
+from abaton.dashboard.pages import (
+    MOST_COMPARED,
+    Checked,
+    Frame,
+    compare_page,
+    governance_page,
+    log_page,
+    run_page,
+    runs_page,
+)
+from abaton.dashboard.signing_in import At, By, read_form
 from abaton.dashboard.state import Dashboard
 from abaton.errors import SettingsError, StoreError
 from abaton.governance import Audit, census, chain, verify
-from abaton.report import AXES
-from abaton.store import Keep, RunRow, events_of, head, kinds_of, plan, prune, run_lines
+from abaton.report import AXES, page_of, report_of
+from abaton.report.templating import Assets
+from abaton.store import (
+    Journal,
+    Keep,
+    RunRow,
+    activity,
+    events_of,
+    head,
+    kinds_of,
+    plan,
+    prune,
+    run_lines,
+)
 
 _LOG_LINES = 50
 
@@ -70,17 +88,22 @@ async def figures(
         lambda: (state.events, state.status),
         lambda: run_figures(at.store, run, axis, metric, first=first),
     )
-    return _tagged(request, answer)
+    return sent(request, answer, "application/json")
 
 
-def _tagged(request: Request, answer: Answer) -> Response:
-    headers = {"etag": answer.tag, "cache-control": "no-cache, private", "vary": "accept-encoding"}
-    if request.headers.get("if-none-match") == answer.tag:
-        return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        packed = {**headers, "content-encoding": "gzip"}
-        return Response(answer.packed, headers=packed, media_type="application/json")
-    return Response(answer.body, headers=headers, media_type="application/json")
+@routes.get("/runs/{run}/report")
+async def report(run: str, request: Request, at: At, by: By) -> Response:
+    """The report of a run that has ended: the page that 'abaton report' writes, with its files linked."""
+    state = await at.live.state(run)
+    assets = Assets(base=at.base, home=Frame(at.base, by).place(run))
+
+    def make() -> bytes:
+        row, journal = _row(at, run), Journal(at.store, run)
+        told = report_of(row, at.store.models(run), journal.rows(), activity(at.store, run, first=True))
+        return page_of(told, assets).encode()
+
+    answer = await at.cache.get(("report", run), lambda: (state.events, state.status), make)
+    return sent(request, answer, "text/html; charset=utf-8")
 
 
 @routes.get("/runs/{run}/live")
@@ -153,7 +176,7 @@ async def compared(
         lambda: tuple(head(at.store, name).events for name in names),
         lambda: compared_figures(at.store, names, axis, metric),
     )
-    return _tagged(request, answer)
+    return sent(request, answer, "application/json")
 
 
 @routes.get("/governance")
@@ -161,7 +184,7 @@ async def governance(at: At, by: By) -> HTMLResponse:
     """Studies, consents, withdrawals, cohorts and the audit chain, in ranges."""
     frame, database = Frame(at.base, by), at.governance
     if database is None:
-        return HTMLResponse(frame.page("Governance", ABSENT, here="/governance", script=False))
+        return HTMLResponse(governance_page(frame, (), None, None))
 
     def work() -> str:
         return governance_page(frame, census(database, at.moment()), chain(database), at.checked)

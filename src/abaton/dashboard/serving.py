@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from abaton.dashboard.access import AccessFile
 from abaton.dashboard.app import make_dashboard
-from abaton.dashboard.gate import App, Receive, Scope, Send
 from abaton.dashboard.state import Dashboard
 from abaton.errors import Refused
 from abaton.governance.service import Limits, Listen, serve_app
+from abaton.listening import App, Receive, Scope, Send
 
 
 def check_access(listen: Listen, access: AccessFile | None) -> None:
@@ -33,6 +33,7 @@ def serve_dashboard(
         ready: Told the address when requests are taken.
     """
     check_access(listen, dashboard.access)
+    dashboard.secure = listen.is_encrypted
     # Every viewer keeps a connection; those that ask at once wait in line.
     serve_app(make_dashboard(dashboard), listen, ready, Limits(waiting=1024))
 

@@ -31,7 +31,7 @@ class Sessions:
         tick: Seconds that only go forward.
         idle: After how many seconds without a request a session ends.
         longest: After how many seconds it ends in any case.
-        most: How many there are at most; the longest unused gives way.
+        most: How many there are at most; the longest unused is dropped.
     """
 
     def __init__(

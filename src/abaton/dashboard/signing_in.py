@@ -1,60 +1,76 @@
-"""Signing in and out, and the files that the sign-in page needs."""
+"""Signing in and out, what every route asks first, and the files that the sign-in page needs."""
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from abaton.dashboard.access import Right, ViewerRole
-from abaton.dashboard.asking import At, By, read_form
+from abaton.dashboard.cache import sent
 from abaton.dashboard.files import static_file
-from abaton.dashboard.gate import COOKIE
-from abaton.dashboard.markup import Frame
-from abaton.report.html import text
+from abaton.dashboard.gate import COOKIE, Caller
+from abaton.dashboard.pages import Frame
+from abaton.dashboard.state import Dashboard
 
 doors = APIRouter()
 
 
-def login_page(frame: Frame, problem: str = "") -> str:
+def _dashboard(request: Request) -> Dashboard:
+    made: Dashboard = request.app.state.dashboard
+    return made
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller | None = request.state.caller
+    if caller is None:
+        raise HTTPException(401, "sign in, or send a token")
+    return caller
+
+
+At = Annotated[Dashboard, Depends(_dashboard)]
+By = Annotated[Caller, Depends(_caller)]
+
+
+async def read_form(request: Request, at: Dashboard, by: Caller, right: Right) -> dict[str, str]:
+    """The fields of a form that changes something; refused unless its sender may, and it is from our own pages."""
+    if not by.person.may(right):
+        raise HTTPException(403, f"a {by.person.role} may not do this")
+    fields = {name: values[-1] for name, values in parse_qs((await request.body()).decode("latin-1")).items()}
+    # A program that shows its token with each request has no cookie that another site could use.
+    if by.session and not at.sessions.is_form_key(by.session, fields.get("key", "")):
+        raise HTTPException(403, "the form is not from this session: load the page again")
+    return fields
+
+
+def _login(at: Dashboard, caller: Caller | None, status: int = 200, problem: str = "") -> HTMLResponse:
     """A form for a token; says what was wrong with the last one."""
-    wrong = f'<p role="alert" class="no" id="wrong">{text(problem)}</p>' if problem else ""
-    described = ' aria-describedby="wrong" aria-invalid="true"' if problem else ""
-    body = (
-        f'<section class="card narrow" aria-labelledby="sign-in"><h1 id="sign-in">Sign in</h1>{wrong}'
-        f'<form method="post" action="{frame.base}/login"><label for="token">Token</label>'
-        '<input hidden type="text" autocomplete="username" value="abaton" aria-label="Account">'
-        f'<input id="token" name="token" type="password" autocomplete="current-password" required{described}>'
-        "<button>Sign in</button></form>"
-        '<p class="soft">Tokens are made with <code>abaton dashboard token</code> by whoever runs this '
-        "dashboard.</p></section>"
-    )
-    return frame.page("Sign in", body, here="login", script=False)
+    return HTMLResponse(Frame(at.base, caller).page("sign_in.html", problem=problem), status)
 
 
 @doors.get("/login")
 def login(at: At, request: Request) -> HTMLResponse:
     """Where a token is shown."""
-    return HTMLResponse(login_page(Frame(at.base, request.state.caller)))
+    return _login(at, request.state.caller)
 
 
 @doors.post("/login")
 async def sign_in(at: At, request: Request) -> Response:
     """Open a session for whoever shows a token."""
     address = request.client.host if request.client else ""
-    frame = Frame(at.base, None)
     if at.attempts.take(address):
-        return HTMLResponse(login_page(frame, "Too many attempts: wait a little."), 429)
+        return _login(at, None, 429, "Too many attempts: wait a little.")
     token = parse_qs((await request.body()).decode("latin-1")).get("token", [""])[-1].strip()
     person = at.access.by_token(token, at.moment()) if at.access else None
     if person is None or person.role is ViewerRole.PROXY:
-        return HTMLResponse(login_page(frame, "This token is not known, or has run out."), 403)
+        return _login(at, None, 403, "This token is not known, or has run out.")
     answer = RedirectResponse(f"{at.base}/", 303)
     answer.set_cookie(
         COOKIE, at.sessions.begin(person), max_age=int(at.sessions.longest), path=at.base or "/", httponly=True,
-        samesite="strict", secure=request.url.scheme == "https",
+        samesite="strict", secure=at.secure or request.url.scheme == "https",
     )  # fmt: skip
     return answer
 
@@ -71,14 +87,8 @@ async def sign_out(at: At, by: By, request: Request) -> Response:
 
 @doors.get("/static/{name}")
 def static(name: str, request: Request) -> Response:
-    """A file that pages need: one of a fixed list."""
+    """A file that pages need: one of a fixed list. A browser keeps it, and asks whether it is still the same."""
     found = static_file(name)
     if found is None:
         raise HTTPException(404, "there is no such file")
-    if request.headers.get("if-none-match") == found.tag:
-        return Response(status_code=304, headers=found.headers)
-    packed = "gzip" in request.headers.get("accept-encoding", "")
-    more = {"content-encoding": "gzip"} if packed else {}
-    return Response(
-        found.packed if packed else found.body, headers=found.headers | more, media_type=found.kind
-    )
+    return sent(request, found.answer, found.kind, keep="private, max-age=60")

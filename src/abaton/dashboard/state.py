@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from abaton.dashboard.access import AccessFile
 from abaton.dashboard.cache import Cache
-from abaton.dashboard.governance_page import Checked
 from abaton.dashboard.live import Live
+from abaton.dashboard.pages import Checked
 from abaton.dashboard.sessions import Sessions
-from abaton.governance.service.centre import Rates
+from abaton.listening import Rates
 from abaton.store import Database, Store
 
 
@@ -28,6 +28,7 @@ class Dashboard:
         sessions: Who is signed in.
         now: The time.
         pause: Seconds between two looks at a run that is watched.
+        secure: Whether viewers come over TLS, also if a proxy ends it: cookies then never travel without.
     """
 
     store: Store
@@ -37,6 +38,7 @@ class Dashboard:
     sessions: Sessions = field(default_factory=lambda: Sessions(time.monotonic))
     now: Callable[[], float] = time.time
     pause: float = 1.0
+    secure: bool = False
     live: Live = field(init=False)
     cache: Cache = field(init=False)
     attempts: Rates = field(init=False)

@@ -1,16 +1,17 @@
 """What carries messages and time between the controller and the learners."""
 
-from abaton.engines.checkpoint import Checkpoints
+from abaton.engines.checkpoint import EVERY, Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
 from abaton.engines.living import (
     MEMORY,
     Ended,
     Running,
-    forget_memories,
+    forget,
     live,
     local,
     on_ray,
+    recall,
     status_of,
     virtual,
 )
@@ -20,6 +21,7 @@ from abaton.engines.replay import Replayed, Resumed
 from abaton.engines.virtual import Profile, VirtualEngine
 
 __all__ = [
+    "EVERY",
     "MEMORY",
     "Checkpoints",
     "Driver",
@@ -36,10 +38,11 @@ __all__ = [
     "Task",
     "TrainTask",
     "VirtualEngine",
-    "forget_memories",
+    "forget",
     "live",
     "local",
     "on_ray",
+    "recall",
     "status_of",
     "virtual",
 ]

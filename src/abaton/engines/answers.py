@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from abaton.control import Arrived, Event, Failed, Scored
 from abaton.control.messages import Counts
+from abaton.control.score import sound
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
 from abaton.engines.reasons import FAILED, UNREADABLE_ANSWER, UNREADABLE_UPDATE, plain_reason
 from abaton.errors import PayloadError
@@ -59,17 +60,18 @@ class Reader:
     def __init__(self, keep: Callable[[bytes], str], check: Check) -> None:
         self._keep, self._check = keep, check
 
-    def event(self, at: float, task: Task, reply: Reply) -> Event:
+    def event(self, at: float, task: Task, reply: Reply, down: int = 0) -> Event:
         """What has happened: an update arrived, a model was scored, or a task failed in a fixed word."""
-        return self.made(at, task, reply, self.problem(task, reply))
+        return self.made(at, task, reply, self.problem(task, reply), down)
 
-    def made(self, at: float, task: Task, reply: Reply, problem: str) -> Event:
-        """The event of an answer that has been looked at."""
+    def made(self, at: float, task: Task, reply: Reply, problem: str, down: int = 0) -> Event:
+        """The event of an answer that has been looked at; its model was sent in so many bytes."""
         if problem:
             return Failed(at, task.learner, task.key, problem)
         if isinstance(task, EvaluateTask):
-            return Scored(at, task.learner, task.key, tuple(map(float, reply.about["score"])))
-        return arrival(at, task, trained(reply.about), self._keep(reply.payload), len(reply.payload))
+            return Scored(at, task.learner, task.key, tuple(map(float, reply.about["score"])), down)
+        sizes = len(reply.payload), down
+        return arrival(at, task, trained(reply.about), self._keep(reply.payload), sizes)
 
     def problem(self, task: Task, reply: Reply) -> str:
         """The fixed word for what is wrong with an answer, or what its learner says went wrong; empty if nothing is."""
@@ -87,8 +89,8 @@ class Reader:
 
     def _look(self, task: Task, reply: Reply) -> None:
         if isinstance(task, TrainTask):
-            trained(reply.about)
-            if not isinstance(reply.payload, bytes):
+            told = trained(reply.about)
+            if not isinstance(reply.payload, bytes) or told.steps > _most_steps(task, told.examples):
                 raise unreadable()
             self._check(task.learner, task.version, reply.payload)
             return
@@ -97,28 +99,31 @@ class Reader:
         counts(reply.about["score"])
 
 
-def arrival(at: float, task: TrainTask, told: Told, digest: str, size: int, **more: float) -> Arrived:
-    """The event of an update that is kept under a digest; more may be told of its way."""
+def arrival(
+    at: float, task: TrainTask, told: Told, digest: str, sizes: tuple[int, int], **more: float
+) -> Arrived:
+    """The event of an update that is kept under a digest, with its bytes up and down; more may be told of its way."""
     metrics = more if told.loss is None else {"loss": told.loss, **more}
     return Arrived(
         at,
         task.learner,
         task.key,
         digest,
-        size,
+        sizes[0],
         told.steps,
         told.examples,
         metrics,
         told.score,
         told.cohort,
+        sizes[1],
     )
 
 
 def trained(about: Mapping[str, Any]) -> Told:
     """What is told of a training.
 
-    >>> trained({"key": "t", "steps": 8, "examples": 40, "loss": 0.5, "score": [1, 2], "cohort": ""})
-    Told(steps=8, examples=40, loss=0.5, score=(1.0, 2.0), cohort='')
+    >>> trained({"key": "t", "steps": 8, "examples": 40, "loss": 0.5, "score": [3, 1.0, 0, 9], "cohort": ""})
+    Told(steps=8, examples=40, loss=0.5, score=(3.0, 1.0, 0.0, 9.0), cohort='')
     >>> trained({"key": "t", "steps": 8, "examples": 40, "loss": float("nan"), "score": [], "cohort": ""})
     Traceback (most recent call last):
     abaton.errors.PayloadError: an answer is not readable (answer): ...
@@ -159,10 +164,20 @@ def header(data: object) -> dict[str, Any]:
 
 
 def counts(said: object) -> Counts:
-    """What an evaluator counted: finite numbers, not too many."""
+    """What an evaluator counted: numbers that can be counts, not too many; none if it abstains."""
     if not isinstance(said, Sequence) or isinstance(said, str | bytes) or len(said) > _COUNTS:
         raise unreadable()
-    return tuple(map(number, said))
+    made = tuple(map(number, said))
+    if not sound(made):
+        raise unreadable()
+    return made
+
+
+def labels(said: object) -> Counts:
+    """How many examples of each class somebody says that there are."""
+    if not isinstance(said, Sequence) or isinstance(said, str | bytes) or len(said) > _COUNTS:
+        raise unreadable()
+    return tuple(map(whole, said))
 
 
 def number(said: object) -> float:
@@ -184,6 +199,12 @@ def unreadable() -> PayloadError:
     return PayloadError(
         "an answer is not readable", where="answer", remedy="check that the site runs the same Abaton"
     )
+
+
+def _most_steps(task: TrainTask, examples: int) -> int:
+    """As many batches as a task can take: no batch is smaller than one example."""
+    settings = task.settings
+    return settings.steps or (_MOST if settings.budget else settings.epochs * max(1, examples))
 
 
 def _cohort(said: object) -> str:

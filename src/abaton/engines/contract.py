@@ -6,8 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from abaton.codecs import Difference
 from abaton.control import Event, TrainSettings
 from abaton.vectors import Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """How a task's model can be made from versions that a site holds, in a run whose way down is compressed.
+
+    Attributes:
+        version: the version of the community model that it is, or was made from.
+        start: that version.
+        lately: the newest differences between versions.
+        author: the learner whose model it is; nobody if it is the version itself.
+        payload: the update that makes it the author's model.
+    """
+
+    version: int
+    start: Vector
+    lately: tuple[Difference, ...]
+    author: str = ""
+    payload: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,6 +39,7 @@ class TrainTask:
     version: int
     model: Vector
     settings: TrainSettings
+    way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +49,7 @@ class EvaluateTask:
     key: str
     learner: str
     model: Vector
+    way: Way | None = None
 
 
 Task = TrainTask | EvaluateTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from abaton.codecs import Key
+from abaton.codecs import Downlink, Key, Pipeline
 from abaton.control import (
     Arrived,
     Cancel,
@@ -18,26 +18,31 @@ from abaton.control import (
     Publish,
     Retire,
     Rules,
+    Scored,
     State,
     Tick,
     Train,
     Wake,
+    from_row,
     step,
     to_row,
 )
 from abaton.control.community import local_model
 from abaton.control.draw import round_key
-from abaton.control.scoring import evaluation
-from abaton.control.snapshot import from_plain, to_plain
-from abaton.engines.checkpoint import Checkpoint, Checkpoints
-from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
+from abaton.control.evaluators import evaluation
+from abaton.control.state import from_plain, to_plain
+from abaton.engines.checkpoint import Checkpoint, Checkpoints, Part, Saved
+from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask, Way
 from abaton.engines.onlooker import Onlooker
-from abaton.engines.replay import Resumed
+from abaton.engines.replay import Replayed, Resumed
+from abaton.errors import StoreError
 from abaton.store import Journal, ModelRow
 from abaton.vectors import Vector
 
 Observer = Callable[[Vector], Mapping[str, float]]
 Watcher = Callable[[State, Event], None]
+
+_RUN = "run"  # the part of a checkpoint that the driver itself knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Outcome:
         seconds: how long it took by the engine's clock.
         updates: how many updates arrived, and how many bytes they were.
         evaluations: how many times a model was sent to an evaluator.
+        bytes_down: how many bytes of models were sent for every update and every score that arrived.
+        shortened: how many updates reached too far and were shortened (`control.reach`).
     """
 
     reason: str
@@ -59,6 +66,8 @@ class Outcome:
     updates: int
     bytes_up: int
     evaluations: int
+    bytes_down: int
+    shortened: int = 0
 
 
 class Driver:
@@ -68,9 +77,13 @@ class Driver:
         rules: what the controller goes by.
         community: the model that the updates are mixed into.
         engine: what carries tasks, events and time.
-        journal: where every event is written first, with its payload; one that holds events is lived through again.
+        journal: where every event is written first, with its payload; one that holds events is replayed.
         observe: scores each published version; its numbers are stored with the version.
         checkpoints: where to write, now and then, what a resumed run goes on from; for engines in real time.
+        downlink: how versions travel to learners; what they are then sent is each version, also here.
+
+    Attributes:
+        parts: what a checkpoint holds besides what the driver knows, by name.
     """
 
     def __init__(
@@ -81,14 +94,20 @@ class Driver:
         journal: Journal,
         observe: Observer | None = None,
         checkpoints: Checkpoints | None = None,
+        downlink: Pipeline | None = None,
     ) -> None:
         self.rules, self.community, self.engine = rules, community, engine
         self.journal, self.observe, self.checkpoints = journal, observe, checkpoints
+        self.parts: dict[str, Part] = {"mix": community}
         self.state = State()
         self._digest, self._updates, self._bytes_up, self._evaluations = "", 0, 0, 0
+        self._bytes_down = 0
+        self._down = None if downlink is None else Downlink(downlink, community.layout, community.vector)
+        if self._down is not None:
+            self.parts["downlink"] = self._down
         self._starts: dict[str, tuple[Train, Vector]] = {}
         self._timers: dict[str, float] = {}
-        self._restored, self._saved = False, 0
+        self._restored = False
         self._sent: dict[str, Vector] = {}
         self._onlooker = Onlooker(journal)
 
@@ -104,7 +123,7 @@ class Driver:
                 self._handle(event)
                 if watch:
                     watch(self.state, event)
-            self._write_checkpoint()
+            self._offer_checkpoint()
         self.journal.flush()
         return Outcome(
             self.state.stopped,
@@ -114,70 +133,100 @@ class Driver:
             self._updates,
             self._bytes_up,
             self._evaluations,
+            self._bytes_down,
+            self.community.reach.shortened,
         )
 
-    def restore(self, made: Checkpoint) -> Resumed:
-        """Go on from a checkpoint; what was open then."""
-        about, arrays = made.about, made.arrays
+    @property
+    def newest(self) -> Vector:
+        """The newest version, as everybody holds it."""
+        return self.community.vector if self._down is None else self._down.model
+
+    def go_on(self, made: Checkpoint | None = None) -> None:
+        """Tell the journal's events first, all or those after a checkpoint, and then go on with what has no answer.
+
+        Raises:
+            StoreError: The checkpoint is not one of this journal, or not one that can be gone on from. The driver is
+                of no use then.
+        """
+        journal, resumed = self.journal, Resumed()
+        told = journal.skip(made.events, made.mark) if made else journal.skip()
+        if made is not None:
+            try:
+                resumed = self._restore(made)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise StoreError("the checkpoint does not hold what this run needs") from error
+        self.engine = Replayed(self.engine, (from_row(*row) for row in told), resumed)
+
+    def _restore(self, made: Checkpoint) -> Resumed:
+        """Take over what a checkpoint holds; what was open then."""
+        if made.parts.keys() != {_RUN, *self.parts}:
+            raise ValueError("parts")
+        for name, part in self.parts.items():
+            part.load(made.parts[name])
+        about, starts = made.parts[_RUN]
         self.state = from_plain(about["state"])
-        self._digest, self._updates, self._bytes_up, self._evaluations = about["counts"]
+        self._digest, self._updates, self._bytes_up, self._evaluations, self._bytes_down = about["counts"]
         self._timers = dict(about["timers"])
-        mix = {name[4:]: values for name, values in arrays.items() if name.startswith("mix/")}
-        self.community.load((about["mix"], mix))
+        vectors = {int(version): starts[version] for version in starts}
+        vectors[self.state.version] = self.newest
         for train in map(from_plain, about["trains"]):
-            start = (
-                self.community.vector
-                if train.version == self.state.version
-                else arrays[f"start/{train.version}"]
-            )
-            self._starts[train.task] = (train, start)
+            self._starts[train.task] = (train, vectors[train.version])
+        self.journal.take_up(self.state.version, self._digest)
         self.engine.tell(self.state.committed)
-        self._restored, self._saved = True, made.events
+        self._restored = True
         return Resumed(about["at"], tuple(self._open_tasks()), self._timers)
 
     def _open_tasks(self) -> Iterator[Task]:
-        for task in self.state.open:
-            yield self._training(*self._starts[task])
+        for task, begun in self._starts.items():
+            if task in self.state.open:
+                yield self._training(*begun)
         for task, made in self.state.scoring.items():
             for evaluator in sorted(made.waiting):
-                yield EvaluateTask(evaluation(task, evaluator), evaluator, self._model(task, made.update))
+                yield self._evaluating(evaluation(task, evaluator), evaluator, task, made.update)
 
-    def _write_checkpoint(self) -> None:
-        checkpoints, journal = self.checkpoints, self.journal
-        if checkpoints is None or journal.length < journal.known:
-            return
-        if self.state.stopped is not None:
-            checkpoints.remove()
-        elif journal.length - self._saved >= checkpoints.every:
-            journal.flush()
-            checkpoints.write(self._snapshot())
-            self._saved = journal.length
+    def _offer_checkpoint(self) -> None:
+        journal = self.journal
+        if self.checkpoints is not None and journal.length >= journal.known and self.state.stopped is None:
+            self.checkpoints.offer(journal.length, self._checkpoint)
 
-    def _snapshot(self) -> Checkpoint:
-        mix, vectors = self.community.save()
-        arrays = {f"mix/{name}": values for name, values in vectors.items()}
-        for train, start in self._starts.values():
-            if train.version != self.state.version:
-                arrays[f"start/{train.version}"] = start
+    def _checkpoint(self) -> Checkpoint:
+        self.journal.flush()
+        parts = {name: part.save() for name, part in self.parts.items()}
+        return Checkpoint(self.journal.length, self.journal.mark(), {_RUN: self._save(), **parts})
+
+    def _save(self) -> Saved:
+        """What the driver itself knows: the controller's state, counts, timers, and what tasks started from."""
         about = {
             "at": self.engine.now(),
             "state": to_plain(self.state),
-            "counts": [self._digest, self._updates, self._bytes_up, self._evaluations],
+            "counts": [self._digest, self._updates, self._bytes_up, self._evaluations, self._bytes_down],
             "timers": self._timers,
             "trains": [to_plain(train) for train, _ in self._starts.values()],
-            "mix": mix,
         }
-        return Checkpoint(self.journal.length, about, arrays)
+        newest = self.state.version
+        starts = {str(t.version): start for t, start in self._starts.values() if t.version != newest}
+        return about, starts
 
-    @staticmethod
-    def _training(train: Train, start: Vector) -> TrainTask:
-        return TrainTask(train.task, train.learner, train.version, start, train.settings)
+    def _training(self, train: Train, start: Vector) -> TrainTask:
+        way = None if self._down is None else Way(train.version, start, self._down.lately)
+        return TrainTask(train.task, train.learner, train.version, start, train.settings, way)
+
+    def _evaluating(self, key: str, evaluator: str, task: str, update: Arrived) -> EvaluateTask:
+        model, way = self._model(task, update), None
+        if self._down is not None:
+            train, start = self._starts[task]
+            payload = self.journal.payloads.get(update.payload)
+            way = Way(train.version, start, self._down.lately, update.learner, payload)
+        return EvaluateTask(key, evaluator, model, way)
 
     def _handle(self, event: Event) -> None:
         self.journal.append(*to_row(event))
         if isinstance(event, Arrived):
             self._updates += 1
             self._bytes_up += event.size
+        if isinstance(event, Arrived | Scored):
+            self._bytes_down += event.down
         before = self.state
         self.state, instructions = step(self.rules, self.state, event)
         self._onlooker.tell(event, instructions)
@@ -194,19 +243,19 @@ class Driver:
         for instruction in instructions:
             match instruction:
                 case Train(task):
-                    self._starts[task] = (instruction, self.community.vector)
-                    tasks.append(self._training(instruction, self.community.vector))
+                    self._starts[task] = (instruction, self.newest)
+                    tasks.append(self._training(instruction, self.newest))
                 case Evaluate(task, learner, model):
                     assert isinstance(event, Arrived)
                     self._evaluations += 1
-                    tasks.append(EvaluateTask(task, learner, self._model(model, event)))
+                    tasks.append(self._evaluating(task, learner, model, event))
                 case Commit(update, version, weight):
                     _, start = self._starts.pop(update.task)
                     self._sent.pop(update.task, None)
                     key = self._key(version, update.learner)
                     self.community.commit(weight, start, self.journal.payloads.get(update.payload), key)
                 case Publish(version):
-                    self.community.publish()
+                    self._send_down(self.community.publish())
                     self._publish(version)
                 case Retire(learner):
                     self.community.retire(learner)
@@ -233,8 +282,13 @@ class Driver:
     def _key(self, version: int, learner: str) -> Key:
         return Key(round_key(self.rules.seed, version), learner)
 
+    def _send_down(self, mix: Vector) -> None:
+        """Make of a mix what everybody will hold of it."""
+        if self._down is not None:
+            self._down.publish(mix, lambda version: round_key(self.rules.seed, version))
+
     def _publish(self, version: int) -> None:
-        vector = self.community.vector
+        vector = self.newest
         self._digest = self.journal.keep_model(version, vector, self.community.layout.digest)
         if not self.journal.is_published(version, self._digest):
             metrics = dict(self.observe(vector)) if self.observe else {}

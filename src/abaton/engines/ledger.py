@@ -112,7 +112,7 @@ class Ledger:
         self._seen: dict[str, Duty] = {}
         groups = groups or {}
         self._happened: list[Event] = [
-            Joined(0.0, name, len(learner.examples), groups.get(name, ""), learner.labels)
+            Joined(0.0, name, learner.declared, groups.get(name, ""), learner.labels)
             for name, learner in learners.items()
         ]
 

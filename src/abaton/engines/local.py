@@ -1,9 +1,11 @@
 """The local engine: learners as processes on this machine, in real time, with everything that can go wrong.
 
 Every learner has two processes, one that trains and one that evaluates, so that a model can be scored while its site
-trains. Processes are forked: a site's examples are never copied or written anywhere. Only plain headers (JSON) and raw
-bytes cross the pipes. A process that dies or hangs is reported, ended and started again; what a learner sends is
-decoded once before anybody hears of it, so that rubbish is a failed task and never a crash.
+trains; the second is started when there is something to evaluate. Processes are forked: a site's examples are never
+copied or written anywhere. Only plain headers (JSON) and raw bytes cross the pipes. A process that dies or hangs is
+reported, ended and started again; what a learner sends is decoded once before anybody hears of it, so that rubbish is a
+failed task and never a crash. When the engine's process is gone, however it ended, its learners' processes end at once:
+none of them writes to a site's memory while the resumed run's processes do.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from abaton.control import Event, settings_from
 from abaton.engines.answers import Check, Reader, header, packed
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.freight import Held, load, unload
 from abaton.engines.ledger import Duty, Ledger, duty_of
+from abaton.engines.lifeline import Lifeline
 from abaton.engines.reasons import DIED, LATE
 from abaton.engines.site import SiteState, begin_anew
 from abaton.engines.worker import Worker
@@ -36,12 +38,14 @@ _FORK = multiprocessing.get_context("fork")
 _LOOK = 0.5  # seconds
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Process:
-    """Who does one duty of a learner, and the pipe to it."""
+    """Who does one duty of a learner, the pipe to it, the versions it holds, and the bytes of what it was sent last."""
 
     process: ForkProcess
     pipe: Connection
+    held: Held[None]
+    sent: int = 0
 
     def end(self) -> None:
         self.pipe.close()
@@ -77,8 +81,10 @@ class LocalEngine:
         self._learners, self._states = learners, states
         self._reader, self._ledger = Reader(keep, check), Ledger(learners, groups, patience)
         self._committed = mmap.mmap(-1, 8)  # shared with all processes, so that they know while they train
-        duties = [Duty(name, evaluates) for name in learners for evaluates in (False, True)]
-        self._processes = {duty: self._start(duty) for duty in duties}
+        self._lifeline = Lifeline()
+        self._processes = {
+            duty: self._start(duty) for duty in (Duty(name, evaluates=False) for name in learners)
+        }
 
     def now(self) -> float:
         """Seconds since the engine was started."""
@@ -118,6 +124,7 @@ class LocalEngine:
         """End all processes."""
         for each in self._processes.values():
             each.end()
+        self._lifeline.let_go()
         self._processes = {}
 
     def __enter__(self) -> Self:
@@ -128,33 +135,39 @@ class LocalEngine:
 
     def _start(self, duty: Duty) -> _Process:
         ours, theirs = _FORK.Pipe()
-        told = (self._learners[duty.learner], theirs, self._committed, self._states)
+        held = Held[Vector](evaluates=duty.evaluates)
+        told = (self._learners[duty.learner], theirs, self._committed, self._states, self._lifeline, held)
         process = _FORK.Process(target=_serve, args=told, daemon=True)
         process.start()
         theirs.close()
-        return _Process(process, ours)
+        return _Process(process, ours, Held[None](evaluates=duty.evaluates))
 
     def _give(self, task: Task) -> None:
         self._ledger.begin(task)
         duty = duty_of(task)
-        pipe = self._processes[duty].pipe
+        if duty not in self._processes:
+            self._processes[duty] = self._start(duty)
+        process = self._processes[duty]
+        freight = load(task, process.held)
+        about, data = freight.packed()
+        process.sent = freight.size
         try:
-            pipe.send_bytes(_worded(task))
-            pipe.send_bytes(np.ascontiguousarray(task.model, dtype="<f4").tobytes())
+            process.pipe.send_bytes(_worded(task, about))
+            process.pipe.send_bytes(data)
         except OSError:
             self._replace(duty, DIED)
 
     def _hear(self, duty: Duty) -> None:
-        pipe = self._processes[duty].pipe
+        process = self._processes[duty]
         try:
-            reply = Reply(header(pipe.recv_bytes()), pipe.recv_bytes())
+            reply = Reply(header(process.pipe.recv_bytes()), process.pipe.recv_bytes())
         except (OSError, EOFError):
             self._replace(duty, DIED)
             return
         ledger = self._ledger
         task = ledger.under_way(duty)
         if task is not None:
-            ledger.end(task, self._reader.event(self.now(), task, reply))
+            ledger.end(task, self._reader.event(self.now(), task, reply, process.sent))
         self._go_on(duty)
 
     def _replace(self, duty: Duty, reason: str) -> None:
@@ -169,21 +182,30 @@ class LocalEngine:
             self._give(task)
 
 
-def _worded(task: Task) -> bytes:
-    about: dict[str, Any] = {"key": task.key}
+def _worded(task: Task, freight: Mapping[str, Any]) -> bytes:
+    about: dict[str, Any] = {"key": task.key, "freight": freight}
     if isinstance(task, TrainTask):
         about |= {"version": task.version, "settings": asdict(task.settings)}
     return json.dumps(about).encode()
 
 
-def _serve(learner: Learner, pipe: Connection, committed: mmap.mmap, states: Path | None) -> None:
-    """The life of a learner's process: one task after the other, until the pipe is closed."""
+def _serve(
+    learner: Learner,
+    pipe: Connection,
+    committed: mmap.mmap,
+    states: Path | None,
+    lifeline: Lifeline,
+    held: Held[Vector],
+) -> None:
+    """The life of a learner's process: one task after the other, until the pipe is closed or the engine is gone."""
+    lifeline.hold()
     watch = Watch(time.monotonic, lambda: int.from_bytes(committed[:], "little"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the run decides when it ends
     worker = Worker(learner, None if states is None else SiteState(states, learner.name))
     while True:
         try:
-            about, model = json.loads(pipe.recv_bytes()), np.frombuffer(pipe.recv_bytes(), dtype="<f4")
+            about, data = json.loads(pipe.recv_bytes()), pipe.recv_bytes()
+            model = unload(learner, held, about["freight"], data)
             reply = worker.answer(_task(learner.name, about, model), watch)
             pipe.send_bytes(packed(reply))
             pipe.send_bytes(reply.payload)

@@ -45,21 +45,30 @@ class SiteState:
             return
         if (seen := (about.st_ino, about.st_mtime_ns)) != self._seen:
             arrays, _ = self._read()
-            learner.restore({name: a for name, a in arrays.items() if name != _PAYLOAD})
+            kept = {name: a for name, a in arrays.items() if name != _PAYLOAD}
+            learner.restore(kept) if kept else learner.forget()
             self._seen = seen
 
     def save(self, learner: Learner, reply: Reply) -> None:
         """Write what the learner keeps and what it is about to answer: all of it or nothing."""
+        self._write(learner.kept, reply.about, np.frombuffer(reply.payload, np.uint8))
+        about = self.path.stat()
+        self._seen = (about.st_ino, about.st_mtime_ns)
+
+    def lose_memory(self) -> None:
+        """Keep nothing but the last answer, which may have to be given once more: it was made before somebody left."""
+        if self.path.exists():
+            arrays, about = self._read()
+            self._write({}, about, arrays[_PAYLOAD])
+
+    def _write(self, kept: Mapping[str, Any], about: Mapping[str, Any], payload: Any) -> None:
         from safetensors.numpy import save
 
-        arrays = {name: np.ascontiguousarray(values) for name, values in learner.kept.items()}
-        arrays[_PAYLOAD] = np.frombuffer(reply.payload, np.uint8)
+        arrays = {name: np.ascontiguousarray(values) for name, values in kept.items()} | {_PAYLOAD: payload}
         with writing(self.path.parent):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self.path) as begun:
-                begun.write_bytes(save(arrays, metadata={_ANSWER: json.dumps(dict(reply.about))}))
-            about = self.path.stat()
-            self._seen = (about.st_ino, about.st_mtime_ns)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with replacing(self.path, mode=0o600) as begun:
+                begun.write_bytes(save(arrays, metadata={_ANSWER: json.dumps(dict(about))}))
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Any]]:
         from safetensors import SafetensorError, safe_open

@@ -1,7 +1,7 @@
 """The virtual engine: a federation of hours, simulated in seconds, the same bits every time.
 
 A heap of (time, sequence, kind, task) is all there is. Training is real; compute, download and upload times are
-simulated, the upload from the real number of encoded bytes.
+simulated, both transfers from the real number of encoded bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import ClassVar
 from abaton.control import Arrived, Event, Failed, Joined, Left, Scored, Tick, draw
 from abaton.engines.answers import Told, arrival
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.freight import Held, load
 from abaton.engines.reasons import DROPPED, REFUSED
 from abaton.engines.worker import Worker, told, update_reply
 from abaton.errors import AbatonError, SettingsError
@@ -69,7 +70,7 @@ class _Cycle:
     """The training of a learner that decides itself when to send.
 
     Attributes:
-        epochs: its training, to be gone on with.
+        epochs: its training, to be resumed.
         steps: how many batches an epoch has.
         known: how many epochs are left, if the answer is known from an earlier life of the run.
         losses: its validation loss after each epoch.
@@ -85,7 +86,7 @@ class VirtualEngine:
     """Learners in this process under a simulated clock.
 
     Args:
-        learners: who takes part; they begin with nothing kept, since a run is lived through from its beginning.
+        learners: who takes part; they begin with nothing kept, since a run is replayed from its beginning.
         profiles: how fast each of them is; those not named get the default.
         keep: stores a payload and returns its digest.
         seed: decides which tasks are dropped.
@@ -109,6 +110,8 @@ class VirtualEngine:
         self._profiles = {name: profiles.get(name, Profile()) for name in learners}
         self._finished = finished or {}
         self._tasks: dict[str, Task] = {}
+        self._sizes: dict[str, int] = {}
+        self._held = {name: [Held[None](evaluates=each) for each in (False, True)] for name in learners}
         self._untrained: dict[str, TrainTask] = {}
         self._answers: dict[str, Arrived] = {}
         self._cycles: dict[str, _Cycle] = {}
@@ -137,7 +140,8 @@ class VirtualEngine:
             task = self._counted(task)
             self._tasks[task.key] = task
             learner, profile = self._learners[task.learner], self._profiles[task.learner]
-            started = self._now + profile.latency + task.model.nbytes / profile.bandwidth
+            size = self._sizes[task.key] = self._load(task)
+            started = self._now + profile.latency + size / profile.bandwidth
             if isinstance(task, EvaluateTask):
                 # Evaluators are a service of their own: they work while their learner trains.
                 busy = learner.evaluation_steps / profile.speed
@@ -150,7 +154,8 @@ class VirtualEngine:
             known = self._finished.get(task.key) if learner.forgets(task.settings) else None
             if known is not None:
                 upload = self._upload(task.learner, known.size)
-                self._answers[task.key] = replace(known, metrics={**known.metrics, "upload": upload})
+                metrics = {**known.metrics, "upload": upload}
+                self._answers[task.key] = replace(known, metrics=metrics, down=size)
             if task.settings.adaptive is not None:
                 steps //= task.settings.epochs
                 epochs = learner.train_epochs(task.key, task.model, task.settings)
@@ -164,6 +169,12 @@ class VirtualEngine:
                 self._push(started + busy, "epoch", task.key)
             else:
                 self._push(started + busy, "trained", task.key)
+
+    def _load(self, task: Task) -> int:
+        """How many bytes go down for a task; a site's trainer and its evaluator each hold versions of their own."""
+        if task.way is None:
+            return task.model.nbytes
+        return load(task, self._held[task.learner][isinstance(task, EvaluateTask)]).size
 
     def _begins(self, task: TrainTask) -> bool:
         """Let a site and its learner accept a task; one that does not is remembered as having refused."""
@@ -207,7 +218,7 @@ class VirtualEngine:
         self._crew.close()
 
     def _forget(self, key: str) -> None:
-        for known in (self._tasks, self._untrained, self._cycles, self._answers):
+        for known in (self._tasks, self._untrained, self._cycles, self._answers, self._sizes):
             known.pop(key, None)
         self._refused.discard(key)
 
@@ -227,7 +238,7 @@ class VirtualEngine:
     def _happen(self, kind: str, name: str) -> Event | None:
         if kind == "joins":
             learner, group = self._learners[name], self._profiles[name].group
-            return Joined(self._now, name, len(learner.examples), group, learner.labels)
+            return Joined(self._now, name, learner.declared, group, learner.labels)
         if kind == "leaves":
             return Left(self._now, name)
         if kind == "ticks":
@@ -241,24 +252,24 @@ class VirtualEngine:
             self._work(task)
             if name not in self._refused:
                 return None
-        answer, refused = self._answers.get(name), name in self._refused
+        answer, refused, size = self._answers.get(name), name in self._refused, self._sizes[name]
         self._forget(name)
         if kind == "drops":
             return Failed(self._now, task.learner, name, DROPPED)
         if kind == "scored":
-            return self._score(task)
+            return self._score(task, size)
         if refused:
             return Failed(self._now, task.learner, name, REFUSED)
         assert answer is not None
         return _arrived(answer, self._now)
 
-    def _score(self, task: Task) -> Event:
+    def _score(self, task: Task, size: int) -> Event:
         try:
             reply = self._worker(task).do(task)
         except AbatonError as error:
             _raise_if_a_setting(error)
             return Failed(self._now, task.learner, task.key, told(error))
-        return Scored(self._now, task.learner, task.key, tuple(reply.about["score"]))
+        return Scored(self._now, task.learner, task.key, tuple(reply.about["score"]), size)
 
     def _work(self, task: TrainTask) -> None:
         """Train, and send the update or go on; a learner that cannot is remembered as having refused."""
@@ -280,7 +291,7 @@ class VirtualEngine:
             self._push(self._now + cycle.steps / self._profiles[task.learner].speed, "epoch", task.key)
 
     def _goes_on(self, task: TrainTask, cycle: _Cycle) -> bool:
-        """Train an epoch and say whether another one follows; a cycle that is lived through again takes as many."""
+        """Train an epoch and say whether another one follows; a cycle that is replayed takes as many."""
         if cycle.known is not None:
             cycle.known -= 1
             return cycle.known > 0
@@ -327,7 +338,8 @@ class VirtualEngine:
         digest = self._keep(reply.payload)
         size = len(reply.payload)
         upload = self._upload(task.learner, size)
-        return arrival(self._now, task, Told.of(reply.about), digest, size, upload=upload)
+        sizes = size, self._sizes[task.key]
+        return arrival(self._now, task, Told.of(reply.about), digest, sizes, upload=upload)
 
     def _send(self, task: TrainTask) -> None:
         self._push(self._now + self._answers[task.key].metrics["upload"], "arrives", task.key)
@@ -346,7 +358,7 @@ def _arrived(answer: Arrived, at: float) -> Arrived:
     """An answer at the time it arrives; written out, since this is done for every update."""
     return Arrived(
         at, answer.learner, answer.task, answer.payload, answer.size, answer.steps, answer.examples, answer.metrics,
-        answer.score, answer.cohort,
+        answer.score, answer.cohort, answer.down,
     )  # fmt: skip
 
 

@@ -108,8 +108,8 @@ def update_reply(learner: Learner, task: TrainTask, made: Update) -> Reply:
 def asked(task: Task) -> Request:
     """A task as a site's policy sees it."""
     if isinstance(task, EvaluateTask):
-        return Request("evaluate", task.key)
-    return Request("train", task.key, task.version, task.settings)
+        return Request("evaluate", task.key, model=task.model)
+    return Request("train", task.key, task.version, task.settings, task.model)
 
 
 def told(error: Exception) -> str:

@@ -30,14 +30,21 @@ def baselines(
     members: Members, model: Model, settings: TrainSettings, epochs: int, seed: int
 ) -> dict[str, Vector]:
     """The models of every site alone and of all rows pooled, trained for so many epochs with the study's settings."""
+    made = {
+        alone(member.name): train_alone(model, member.rows, settings, epochs, seed) for member in members.each
+    }
+    pooled = _together([member.rows for member in members.each])
+    return {**made, POOLED: _trained(model, pooled, settings, epochs, seed)}
+
+
+def train_alone(model: Model, rows: Rows, settings: TrainSettings, epochs: int, seed: int) -> Vector:
+    """The model of one site's own rows, which needs nobody else's: a site can train it for itself."""
+    return _trained(model, _together([rows]), settings, epochs, seed)
+
+
+def _trained(model: Model, data: Examples, settings: TrainSettings, epochs: int, seed: int) -> Vector:
     plain = replace(settings, epochs=epochs, adaptive=None, budget=0.0, steps=0, proximal=0.0)
-
-    def trained(data: Examples) -> Vector:
-        return train_model(model, model.initial(seed), data, plain, np.random.default_rng(seed)).vector
-
-    rows = {member.name: _together([member.rows]) for member in members.each}
-    made = {alone(name): trained(data) for name, data in rows.items()}
-    return {**made, POOLED: trained(_together([member.rows for member in members.each]))}
+    return train_model(model, model.initial(seed), data, plain, np.random.default_rng(seed)).vector
 
 
 def _together(parts: Sequence[Rows]) -> Examples:

@@ -54,7 +54,7 @@ class Here:
             require_ray()
 
     def secret(self, seed: int, site: str, states: Path) -> bytes:
-        """From the seed in a simulation, which can be lived through again; real ones are drawn and kept."""
+        """From the seed in a simulation, which can be replayed; real ones are drawn and kept."""
         return simulated_secret(seed, site) if self.name == "virtual" else kept_secret(states, site)
 
     def open(self, running: Running) -> Ended:

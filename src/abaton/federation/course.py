@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from abaton.control import Arrived, from_row
+from abaton.control import Arrived, Scored, from_row
 from abaton.store import Journal, ModelRow, Store
 from abaton.vectors import Vector
 
@@ -14,22 +14,37 @@ _CURVE = 20  # versions of the community model that are judged, for the curve ov
 
 
 def traffic_of(journal: Journal, size: int) -> dict[str, dict[str, int]]:
-    """For each site: how many updates it sent, their bytes, and how many those would be as plain numbers."""
+    """For each site: how many updates it sent, their bytes, and how many those would be as plain numbers.
+
+    And the same of the models that it was sent for its updates and scores.
+    """
     sent: Counter[str] = Counter()
+    got: Counter[str] = Counter()
     bytes_up: Counter[str] = Counter()
+    bytes_down: Counter[str] = Counter()
     for kind, body in journal.rows():
         event = from_row(kind, body)
         if isinstance(event, Arrived):
             sent[event.learner] += 1
             bytes_up[event.learner] += event.size
+        if isinstance(event, Arrived | Scored):
+            got[event.learner] += 1
+            bytes_down[event.learner] += event.down
     return {
-        name: {"updates": sent[name], "bytes_up": bytes_up[name], "uncompressed": sent[name] * size * 4}
-        for name in sorted(sent)
+        name: {
+            "updates": sent[name],
+            "bytes_up": bytes_up[name],
+            "uncompressed": sent[name] * size * 4,
+            "models": got[name],
+            "bytes_down": bytes_down[name],
+            "uncompressed_down": got[name] * size * 4,
+        }
+        for name in sorted(got)
     }
 
 
 def some_versions(store: Store, run: str) -> Iterator[tuple[ModelRow, Vector]]:
-    """Some versions of the community model, the last among them; not every version is kept for ever."""
+    """Some versions of the community model, the last among them; not every version is kept forever."""
     versions = store.models(run)
     stride = max(1, -(-len(versions) // _CURVE))
     for version in [*versions[:-1:stride], *versions[-1:]]:

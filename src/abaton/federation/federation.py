@@ -4,7 +4,7 @@ Whatever wants a community model takes it: data and a model from Python, a study
 experiment of the lab, the demonstration. Invariants:
 
 (1) a run has a row before anything is trained, and the row says what the run is made of (`federation.fingerprint`);
-(2) under the name of a run nothing else is ever run: the same run is gone on with, or it is refused with what differs;
+(2) under the name of a run nothing else is ever run: the same run is resumed, or it is refused with what differs;
 (3) a run that has ended is not run again;
 (4) what is needed to use the result is kept with it.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,19 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from abaton.codecs import Pipeline, parse
-from abaton.control import Asynchronous, Rules
+from abaton.codecs import Codec, Pipeline, chain, downlink_of, parse
+from abaton.control import Rules
 from abaton.control.score import MEASURES, VALUE_MEASURES
-from abaton.engines import MEMORY, Outcome, Running, forget_memories, live, status_of
+from abaton.engines import EVERY, MEMORY, Outcome, Running, forget, live, status_of
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import Refused, SettingsError
 from abaton.federation.carriers import Carrier, Here
 from abaton.federation.course import some_versions
-from abaton.federation.fingerprint import described, differences, flat, machines
+from abaton.federation.fingerprint import described, differences, flat, machines, written
 from abaton.federation.holdings import Holding, Making, Participant, holding, profiles_of
 from abaton.federation.run import Run
+from abaton.federation.shapes import check_readable, shape_of
 from abaton.learning import Examples, Learner, Model
 from abaton.learning.metrics import measures
+from abaton.parts import missing
 from abaton.software import versions
 from abaton.store import Journal, Keep, RunRow, Store, default_folder, model_digest
 
@@ -64,6 +66,7 @@ class Dossier:
         keep: Which versions of the community model stay on disk; all of them if not given.
         memory: How many bytes of the learners' newest models stay in memory; the others go to a file.
         made_of: Further plain values that belong to what the run is made of: another one is another run.
+        packages: Packages that parts of the run come from, and the version of each; told with the run's software.
     """
 
     maker: str = PYTHON
@@ -71,6 +74,7 @@ class Dossier:
     title: str = ""
     _: KW_ONLY
     made_of: Mapping[str, Any] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     use: Mapping[str, Any] = field(default_factory=dict)
     observe: Observer | None = None
@@ -88,7 +92,9 @@ class Federation:
         model: What all sites train: a `TorchModel`, a `SklearnModel`, or anything else that is a `Model`.
         sites: Each site's examples by its name; a `Holding` where there is more to say.
         rules: What the controller goes by; ten rounds of plain federated averaging if not given.
-        codec: How updates travel, as a line such as `quicfl(bits=2)`.
+        codec: How updates travel: a line such as `quicfl(bits=2)`, or a codec of your own.
+        downlink: How versions of the community model travel to the sites, as a line such as `stc(sparsity=0.01)`; as
+            they are if not given.
         test: Examples that nobody trains on; versions of the community model are judged by them.
         validation: Which share each site sets aside, if the rules need it and the site has not done so itself.
         dossier: What is kept besides.
@@ -110,15 +116,17 @@ class Federation:
         model: Model,
         sites: Mapping[str, Examples | Participant],
         rules: Rules | None = None,
-        codec: Pipeline | str = "raw",
+        codec: Codec | Pipeline | str = "raw",
         *,
+        downlink: Pipeline | str | None = None,
         test: Examples | None = None,
         validation: float = 0.1,
         dossier: Dossier | None = None,
     ) -> None:
         _check_given(model, sites, rules, test)
         self.model, self.test = model, test
-        self.codec = parse(codec) if isinstance(codec, str) else codec
+        self.codec = parse(codec) if isinstance(codec, str) else chain(codec)
+        self.downlink = downlink_of(downlink)
         self.dossier = Dossier() if dossier is None else dossier
         given = Rules() if rules is None else rules
         self.rules = replace(given, learners=len(sites)) if sites and not given.learners else given
@@ -137,6 +145,7 @@ class Federation:
         store: Store | Path | None = None,
         engine: str | Carrier = "virtual",
         watch: Watcher | None = None,
+        checkpoints: int = EVERY,
     ) -> Run:
         """Run to the end, or go on with a run that was cut off; one that has ended is given back as it is.
 
@@ -146,10 +155,16 @@ class Federation:
             engine: `virtual` (a simulated clock), `local` (processes of this machine), `ray` (a Ray cluster), or what
                 opens another one.
             watch: Hears of every event.
+            checkpoints: After how many events, at the earliest, a run in real time writes down what it would go on
+                from if it were cut off; 0 for never. Writing takes a twenty-fifth of the time at most.
 
         Raises:
             Refused: There is a run of that name that is made of something else; the error says what differs.
         """
+        if checkpoints < 0:
+            raise SettingsError(
+                f"checkpoints is {checkpoints}", where="run", remedy="use a number of events, or 0 for none"
+            )
         carrier = Here(engine) if isinstance(engine, str) else engine
         opened = store if isinstance(store, Store) else Store(store or default_folder())
         name = checked_name(name or new_name(self.dossier.title or self.dossier.maker))
@@ -157,11 +172,11 @@ class Federation:
             # Step 1: what the run is made of; the same as before, or nothing is run.
             row = self._row(opened, name, carrier)
             if row.status == "running":
-                self._live(opened, row, carrier, watch)
+                self._live(opened, row, carrier, watch, checkpoints)
         return Run(opened, name, self.model)
 
     def _row(self, store: Store, name: str, carrier: Carrier) -> RunRow:
-        """The row of the run: a new one, or the one that is gone on with."""
+        """The row of the run: a new one, or the one that is resumed."""
         found = store.known(name)
         made = self._fingerprint(store, name, carrier)
         if found is None:
@@ -178,7 +193,9 @@ class Federation:
             )
         return found
 
-    def _live(self, store: Store, row: RunRow, carrier: Carrier, watch: Watcher | None) -> None:
+    def _live(
+        self, store: Store, row: RunRow, carrier: Carrier, watch: Watcher | None, checkpoints: int
+    ) -> None:
         journal = Journal(store, row.run)
         if self.dossier.keep is not None:
             journal.retain(self.dossier.keep)
@@ -194,29 +211,35 @@ class Federation:
             self.dossier.observe,
             self.dossier.memory,
             cut=any(site.lessened for site in self.sites.values()),
+            every=checkpoints,
+            downlink=self.downlink,
         )
         outcome = live(running, carrier.open(running), watch)
         # Step 3: the result is judged, and kept.
         judged = (self.dossier.judge or self._judge)(store, row, outcome)
         store.finish_run(row.run, status_of(outcome, self.rules), {**asdict(outcome), **judged})
-        forget_memories(running)
+        forget(running)
         self.dossier.end()
 
     def _learners(self, store: Store, run: str, carrier: Carrier) -> dict[str, Learner]:
         seed, states = self.rules.seed, states_of(store, run)
-        return {
+        made = {
             name: site.learner(
                 Making(name, run, self.model, self.codec, seed, carrier.secret(seed, name, states))
             )
             for name, site in self.sites.items()
         }
+        for learner in made.values():
+            learner.downlink = self.downlink
+        return made
 
     def _fingerprint(self, store: Store, run: str, carrier: Carrier) -> dict[str, Any]:
         seed, states = self.rules.seed, states_of(store, run)
         return {
             "engine": carrier.name,
             "rules": flat(self.rules),
-            "codec": self.codec.spec,
+            "codec": written(self.codec),
+            "downlink": None if self.downlink is None else written(self.downlink),
             "model": described(self.model),
             "layout": self.model.layout.digest,
             "first weights": model_digest(self.model.initial(seed)),
@@ -229,17 +252,20 @@ class Federation:
             },
             "machines": machines(profiles_of(self.sites)) if carrier.name == "virtual" else {},
             self.dossier.maker: flat(self.dossier.made_of),
-            "software": versions(),
+            "software": {**versions(), **self.dossier.packages},
         }
 
     def _recipe(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         """What is kept with the run: how to make it again, what it is made of, what its result is used with."""
         kept, layout = self.dossier, self.model.layout
         told = {"seed": int(self.rules.seed), "rounds": int(self.rules.rounds), "codec": self.codec.spec}
+        if self.downlink is not None:
+            told["downlink"] = self.downlink.spec
         use = {
             "layout": [[tensor.name, list(tensor.shape), str(tensor.role)] for tensor in layout],
             "training": flat(self.rules.training),
             "model": described(self.model),
+            **shape_of(part for _, part in self._brought()),
             **kept.use,
         }
         return {
@@ -292,10 +318,18 @@ class Federation:
                 _check_holding(self.rules, name, site)
         if self.test is not None:
             _check_labels("test examples", self.test)
+        check_readable(self.model, self._brought())
+
+    def _brought(self) -> Iterator[tuple[str, Examples]]:
+        """Whose examples are here, and which."""
+        for name, site in self.sites.items():
+            parts = (site.train, site.validation) if isinstance(site, Holding) else ()
+            yield from ((f"learner '{name}'", part) for part in parts if part is not None)
+        if self.test is not None:
+            yield "test examples", self.test
 
     def _check_groups(self) -> None:
-        pacing = self.rules.pacing
-        thresholds = pacing.adaptive if isinstance(pacing, Asynchronous) else None
+        thresholds = self.rules.pacing.adaptive
         if thresholds is None or "" in thresholds:
             return
         for name, site in self.sites.items():
@@ -310,8 +344,9 @@ class Federation:
 def _check_given(model: object, sites: object, rules: object, test: object) -> None:
     """Refuse what is of another kind, in words that say which kind is meant."""
     wrong = None
-    if not hasattr(model, "layout"):
-        wrong = "model", model, "give a Model, such as TorchModel(lambda: my_module())"
+    if lacks := missing(model, Model):
+        has = f"give a Model, such as TorchModel(lambda: my_module()); it has no {', '.join(lacks)}"
+        wrong = "model", model, has
     elif not isinstance(sites, Mapping):
         wrong = "sites", sites, "give Examples(x, y) by the sites' names"
     elif not isinstance(rules, Rules | None):

@@ -1,4 +1,4 @@
-"""What a run is made of, as plain words and digests: kept with the run, and compared before it is gone on with.
+"""What a run is made of, as plain words and digests: kept with the run, and compared before it is resumed.
 
 Rules, codec, model, machines and software are told in words, so that a difference can be named. Data are told by one
 keyed digest for each site, and one for the test examples; first weights by their digest.
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from abaton.codecs import Pipeline
 from abaton.engines import Profile
 from abaton.learning.code import own_code
 
@@ -44,7 +45,7 @@ def _settings(part: object, name: str) -> Iterator[tuple[str, str]]:
         for place, each in enumerate(part):
             yield from _settings(each, f"{inside}{place}")
     else:
-        yield name or "is", type(part).__qualname__
+        yield name or "is", _kind(part)
         names = (
             [f.name for f in fields(part)] if is_dataclass(part) else sorted(getattr(part, "__dict__", ()))
         )
@@ -53,8 +54,21 @@ def _settings(part: object, name: str) -> Iterator[tuple[str, str]]:
                 yield from _settings(getattr(part, key), f"{inside}{key}")
 
 
+def _kind(part: object) -> str:
+    """What a part is called; one of your own by its whole name and a digest of its code."""
+    own = own_code([part])
+    named = type(part).__qualname__
+    return f"{type(part).__module__}.{named}, code {own}" if own else named
+
+
+def written(codec: Pipeline) -> str:
+    """A codec as its line, with a digest of code of your own."""
+    own = own_code([*codec.steps, codec.codec])
+    return f"{codec.spec}, code {own}" if own else codec.spec
+
+
 def described(model: object) -> str:
-    """A model in words: what it says of itself, or what it is called, and a digest of code of one's own."""
+    """A model in words: what it says of itself, or what it is called, and a digest of your own code."""
     own = own_code([model])
     words = str(getattr(model, "description", type(model).__qualname__)) + (f", code {own}" if own else "")
     if len(words) <= _LONGEST:

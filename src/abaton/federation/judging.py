@@ -1,7 +1,8 @@
 """How well models do on subjects that nobody trained on: sites count, the counts are added, the sum is judged.
 
-A site tells counts of cases and controls in bins of the predicted chance, or sums of errors; never a subject's score.
-It tells nothing of fewer subjects than its smallest count, and nothing by an input of which one group is that small,
+A site tells counts of cases and of controls in bins of the predicted chance, or sums of errors; never a subject's
+score: those of each kind are put together with their neighbours, at least as many as the smallest count at a time. It
+tells nothing of fewer subjects than its smallest count, and nothing by an input of which one group is that small,
 since that group would be what is missing from the rest.
 """
 
@@ -16,10 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.federation.coarse import microaggregated, spread
 from abaton.federation.learners import examples
 from abaton.federation.members import Member, Members
-from abaton.learning import Model
-from abaton.learning.clinical import BINS, Estimate, ScoreCounts, count_scores, judge, together
+from abaton.learning import Learner, Model
+from abaton.learning.clinical import BINS, Estimate, ScoreCounts, count_scores, judge, recalibration, together
 from abaton.learning.values import ValueSums, add_errors, judge_sums, sum_errors
 from abaton.study import Learning
 from abaton.vectors import Vector
@@ -29,6 +31,7 @@ EVERYBODY = "all sites"
 Inside = Callable[[Member], frozenset[str]]
 """Whose records of a site may be used."""
 
+_LOCAL = "model/"  # how a learner calls what stays at its site of the model
 _POINTS = 101  # of a curve: more would tell single subjects' scores
 
 
@@ -56,22 +59,34 @@ class Judged(Protocol):
         """Mean and deviation of the values."""
 
 
+def layers_of(learner: Learner | None) -> dict[str, Vector]:
+    """What of the model a learner's site has for itself, such as its personal layers."""
+    kept = {} if learner is None else learner.kept
+    return {name.removeprefix(_LOCAL): each for name, each in kept.items() if name.startswith(_LOCAL)}
+
+
 def site_counts(
-    member: Member, federation: Judged, model: Model, vector: Vector, inside: frozenset[str]
+    member: Member,
+    federation: Judged,
+    model: Model,
+    vector: Vector,
+    inside: frozenset[str],
+    local: Mapping[str, Vector] | None = None,
 ) -> Told:
-    """What one site tells of a model."""
+    """What one site tells of a model, together with what of it the site has for itself."""
     mine = np.array([subject in inside for subject in member.test.subjects], dtype=bool)
     if mine.sum() < member.floor:
         return {}
     data = examples(member.test)
-    predicted = model.score(vector, data).predictions
+    predicted = model.score(vector, data, local).predictions
     made: dict[Subset, Sequence[ScoreCounts] | ValueSums] = {}
-    for subset, rows in _subsets(member, mine):
-        made[subset] = _counted(predicted[rows], data.y[rows], federation)
+    for subset, rows in subsets_of(member, mine):
+        made[subset] = counted(predicted[rows], data.y[rows], federation, member.floor)
     return made
 
 
-def _subsets(member: Member, mine: NDArray[np.bool_]) -> list[tuple[Subset, NDArray[np.bool_]]]:
+def subsets_of(member: Member, mine: NDArray[np.bool_]) -> list[tuple[Subset, NDArray[np.bool_]]]:
+    """The subsets of which a site may tell, each with its rows among those that may be used."""
     made = [(Subset(EVERYBODY, "all"), mine), (Subset(member.name, "site"), mine)]
     for name, groups in member.groups.items():
         found = np.array(groups, object)
@@ -81,16 +96,35 @@ def _subsets(member: Member, mine: NDArray[np.bool_]) -> list[tuple[Subset, NDAr
     return made
 
 
-def _counted(
-    predicted: NDArray[Any], actual: NDArray[Any], federation: Judged
+def counted(
+    predicted: NDArray[Any], actual: NDArray[Any], federation: Judged, floor: int
 ) -> list[ScoreCounts] | ValueSums:
+    """What a site tells of some subjects: counts of their predicted chances, or sums of errors."""
     if not federation.classes:
         mean, deviation = federation.label
         values = np.asarray(actual, np.float64) * deviation + mean
         return sum_errors(predicted.reshape(-1).astype(np.float64) * deviation + mean, values)
-    # Of two classes the second is the case; of more, each against the rest.
-    cases = [1] if len(federation.classes) == 2 else range(len(federation.classes))
-    return [count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS) for i in cases]
+    return [
+        _together(count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), floor)
+        for i in case_classes(federation.classes)
+    ]
+
+
+def _together(counts: ScoreCounts, floor: int) -> ScoreCounts:
+    """The counts with each subject among at least so many neighbours of the same kind; fewer of a kind are not told."""
+    parts = []
+    for kind in (counts.cases, counts.controls):
+        made = np.zeros_like(kind)
+        places = np.repeat(np.arange(len(kind), dtype=np.int64), kind.astype(np.int64))
+        for place, number in microaggregated(places, floor):
+            made[place] += number
+        parts.append(made)
+    return ScoreCounts(counts.scores, *parts)
+
+
+def case_classes(classes: Sequence[str]) -> Sequence[int]:
+    """The classes that are told of: of two the second is the case; of more, each against the rest."""
+    return [1] if len(classes) == 2 else range(len(classes))
 
 
 def judge_models(
@@ -102,11 +136,26 @@ def judge_models(
     *,
     seed: int = 0,
     resamples: int = 1000,
+    local: Mapping[str, Mapping[str, Vector]] | None = None,
 ) -> dict[str, Any]:
-    """All measures of some models, by subset, as plain values: lines, ROC curves and calibration."""
-    allowed = {member.name: inside(member) for member in members.each}
+    """All measures of some models, by subset, as plain values: lines, ROC curves and calibration.
+
+    Args:
+        learning: How the study judges.
+        members: The sites.
+        model: What was trained.
+        models: The models by their names.
+        inside: Whose test rows may be used.
+        seed: Decides who is drawn again.
+        resamples: How often, for the intervals.
+        local: By site, what of the model it has for itself.
+    """
+    allowed, own = {member.name: inside(member) for member in members.each}, local or {}
     told = {
-        name: [site_counts(each, members, model, vector, allowed[each.name]) for each in members.each]
+        name: [
+            site_counts(each, members, model, vector, allowed[each.name], own.get(each.name))
+            for each in members.each
+        ]
         for name, vector in models.items()
     }
     floor = max(member.floor for member in members.each)
@@ -125,10 +174,11 @@ def judge_counts(
     """All measures of some models, from what the sites told of each; nothing of fewer subjects than the floor."""
     lines: list[dict[str, Any]] = []
     curves: dict[str, Any] = {}
+    lines_of: dict[str, list[float]] = {}
     for name, told in models.items():
         for subset in sorted({each for site in told for each in site}, key=_order):
-            parts = [site[subset] for site in told if subset in site]
-            for case, measures, number in _judged(learning, classes, parts, floor, (seed, resamples)):
+            parts = [spread_out(site[subset]) for site in told if subset in site]
+            for case, measures, number in judged(learning, classes, parts, floor, (seed, resamples)):
                 words = f"{subset.name}, {case}" if case else subset.name
                 lines.append(
                     {
@@ -139,14 +189,25 @@ def judge_counts(
             if subset.of == "all" and len(classes) == 2:
                 both = together(part[0] for part in parts if not isinstance(part, ValueSums))
                 curves[name] = _curves(both, floor, learning.metrics)
-    return {"lines": lines, "curves": curves, "smallest_count": floor}
+                lines_of[name] = list(recalibration(both) if enough(both, floor) else (0.0, 1.0))
+    return {"lines": lines, "curves": curves, "recalibration": lines_of, "smallest_count": floor}
+
+
+def spread_out(told: Sequence[ScoreCounts] | ValueSums) -> Sequence[ScoreCounts] | ValueSums:
+    """What a site told of groups, as of the single subjects that they stand for."""
+    if isinstance(told, ValueSums):
+        return told
+    return [
+        ScoreCounts(each.scores, spread(each.cases, each.controls), spread(each.controls, each.cases))
+        for each in told
+    ]
 
 
 def _order(subset: Subset) -> tuple[int, str]:
     return {"all": 0, "site": 1}.get(subset.of, 2), subset.name
 
 
-def _judged(
+def judged(
     learning: Learning,
     classes: Sequence[str],
     parts: Sequence[Sequence[ScoreCounts] | ValueSums],
@@ -163,18 +224,22 @@ def _judged(
         both = add_errors(sums)
         measures = _plain(judge_sums(both, level=how.confidence), names) if both.subjects >= floor else None
         return [("", measures, _number(both.subjects, floor))]
-    counted = [part for part in parts if not isinstance(part, ValueSums)]
+    told = [part for part in parts if not isinstance(part, ValueSums)]
     made: list[tuple[str, dict[str, Any] | None, str]] = []
-    for i in range(len(counted[0])):
-        counts = together(part[i] for part in counted)
-        few = min(counts.cases.sum(), counts.controls.sum()) < floor
+    for i in range(len(told[0])):
+        counts = together(part[i] for part in told)
         found = None
-        if not few:
+        if enough(counts, floor):
             settings = {"specificity": how.specificity, "level": how.confidence}
             found = _plain(judge(_filled(counts), seed=seed, resamples=resamples, **settings), names)
-        case = classes[i] if len(counted[0]) > 1 else ""
+        case = classes[i] if len(told[0]) > 1 else ""
         made.append((case, found, _number(counts.subjects, floor)))
     return made
+
+
+def enough(counts: ScoreCounts, floor: int) -> bool:
+    """Whether there are cases and controls enough to tell of."""
+    return bool(min(counts.cases.sum(), counts.controls.sum()) >= floor)
 
 
 def _filled(counts: ScoreCounts) -> ScoreCounts:
@@ -185,7 +250,7 @@ def _filled(counts: ScoreCounts) -> ScoreCounts:
 
 def _curves(counts: ScoreCounts, floor: int, metrics: Sequence[str]) -> dict[str, Any]:
     """The curves that belong to the measures that the study names."""
-    if min(counts.cases.sum(), counts.controls.sum()) < floor:
+    if not enough(counts, floor):
         return {}
     fpr, tpr = counts.curve()
     x = np.linspace(0, 1, _POINTS)

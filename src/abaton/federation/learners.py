@@ -1,18 +1,24 @@
 """A learner that is bound to consents: before each task it asks who is still in, and lets the others' rows go.
 
+What it kept from task to task (error feedback, momentum, layers of its own) held traces of whoever has left, so it
+begins anew then.
+
 It is made of a :class:`~abaton.records.features.Scaled` table alone, which nothing but de-identified records can
 become: a type checker refuses anything else, so no more than the study needs can reach its memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import Pipeline
+from abaton.control.messages import Counts
 from abaton.errors import Refused
+from abaton.federation.coarse import coarse_labels
 from abaton.federation.rolls import Roll
 from abaton.learning import Examples, Learner, Model
 from abaton.records.features import Scaled
@@ -50,6 +56,9 @@ class ConsentedLearner(Learner):
         floor: The smallest number of subjects that are trained on.
         batch: The largest batch that the site allows, if it limits it.
         secret: What feeds the noise for privacy.
+
+    Attributes:
+        tells: Turns a number of people into what may be told of it.
     """
 
     def __init__(
@@ -68,6 +77,23 @@ class ConsentedLearner(Learner):
         train, held = examples(rows.train), examples(rows.validation)
         super().__init__(name, model, train, codec, seed, held, secret=secret, batch=batch)
         self._rows, self._roll, self._floor = rows, roll, floor
+        self.tells: Callable[[int], int] = int
+
+    @property
+    def validation_people(self) -> frozenset[str]:
+        """Whose rows others' models are scored on, by the Patient's id."""
+        people = self._roll.people
+        return frozenset(people[subject] for subject in self._rows.validation.subjects)
+
+    @property
+    def declared(self) -> int:
+        """How many people are trained on, as it was told before unless many have changed."""
+        return self.tells(len(self.examples))
+
+    @property
+    def labels(self) -> Counts:
+        """How many validation rows of each class there are, without the classes that are too small to be told."""
+        return coarse_labels(super().labels, self._floor)
 
     def begin(self, at: float, version: int | None = None) -> None:
         """Ask who is still in; the rows of the others leave the learner's memory.
@@ -92,6 +118,11 @@ class ConsentedLearner(Learner):
             )
 
     def _keep(self, rows: Rows) -> None:
+        """Have these rows and no others; what was learned from those who have left does not go on with the rest."""
+        if len(rows.train.subjects) < len(self._rows.train.subjects):
+            cohort = self.cohort
+            self.forget()
+            self.cohort = cohort
         self._rows = rows
         self.examples, self.validation = examples(rows.train), examples(rows.validation)
 

@@ -9,13 +9,14 @@ Invariants:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from abaton.errors import AbatonError, Refused
+from abaton.federation.contract import Contract, small
 from abaton.federation.learners import Rows, some
 from abaton.federation.prepared import (
     Entry,
@@ -92,7 +93,7 @@ class Members:
         each: In the order of their ids.
         left_out: Why other sites do not take part.
         columns, classes: The same at every site; no classes for values.
-        prepared: Ranges, scale and deals, for a run that is gone on with.
+        prepared: Ranges, scale and deals, for a run that is resumed.
         anonymity: What was asked of the union of all tables and what was chosen, masked; none if nothing was asked.
         told: What there is to tell of every site, masked.
     """
@@ -141,14 +142,21 @@ class Sums:
     label: Moments
 
 
-def federate(study: Study, readings: Sequence[Reading], seed: int, kept: Prepared | None = None) -> Members:
+def federate(
+    study: Study,
+    readings: Sequence[Reading],
+    seed: int,
+    kept: Prepared | None = None,
+    tell: Callable[[Dealt], Sums] | None = None,
+) -> Members:
     """Make members of the sites that can take part.
 
     Args:
         study: The study.
         readings: What the sites have.
         seed: Decides who is dealt where.
-        kept: What the run was prepared with, if it is gone on with.
+        kept: What the run was prepared with, if it is resumed.
+        tell: What a site tells for scaling; its sums as they are if not given.
 
     Raises:
         Refused: Too few sites are left, anonymity cannot be had, or what a site has is not what the run was begun
@@ -169,7 +177,8 @@ def federate(study: Study, readings: Sequence[Reading], seed: int, kept: Prepare
         ]
     left_out = {each.name: each.problem for each in ready if each.problem}
     check_enough([each.reading.name for each in dealt], left_out)
-    scale = scale_of(learning, [sums(learning, each) for each in dealt]) if kept is None else kept.scale
+    told_by = tell or (lambda each: sums(learning, each))
+    scale = scale_of(learning, [told_by(each) for each in dealt]) if kept is None else kept.scale
     deals = {each.reading.name: each.entries() for each in dealt} if kept is None else kept.deals
     members = tuple(member(learning, each, scale, deals[each.reading.name]) for each in dealt)
     first = dealt[0].table
@@ -226,6 +235,9 @@ def deal(study: Study, reading: Reading, table: Table, seed: int) -> Dealt:
     train, held = stratified(labels, rest, rng=rng, share=learning.validation, learner=reading.name)
     if len(train) < floor:
         raise Refused(f"fewer than {floor} subjects are left to train on")
+    terms = reading.file.document.policy
+    if len(train) < terms.fewest_rows and not Contract(study).small_sites:
+        raise Refused(small(terms))
     return Dealt(reading, table, floor, train, held, test)
 
 
@@ -257,7 +269,7 @@ def member(learning: Learning, each: Dealt, scale: Scale, deal: Sequence[Entry])
     told = {g.input: groups(each.table, g.input, g.bands) for g in learning.evaluation.groups}
     return Member(
         each.reading.file,
-        each.reading.people,
+        {subject: each.reading.people[subject] for subject in each.table.subjects},  # nobody without a row
         Rows(some(made, each.train), some(made, each.validation)),
         some(made, each.test),
         {name: tuple(of[i] for i in each.test) for name, of in told.items()},

@@ -1,6 +1,6 @@
 """What a run of a study was prepared with, kept while it goes on: ranges, scale, and who was dealt where.
 
-A run that was cut off is gone on with by the same ranges, the same scale and the same deal, also if somebody has
+A run that was cut off is resumed with the same ranges, the same scale and the same deal, also if somebody has
 withdrawn since: their rows are missing then, and everybody else's are where they were. People are named by the tag that
 the site's registry knows them by, rows by a digest under a key of the site; nothing here holds a value of a record. The
 file is removed when the run has ended.

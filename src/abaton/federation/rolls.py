@@ -75,7 +75,11 @@ class Roll:
             self._check(document)
             return self._among(gate, asked, allowed)
         if isinstance(gate, StatedGround | PermittedUse):
-            return self._without_opt_outs(gate, asked) if gate.in_general(when).allowed else frozenset()
+            return (
+                self._without_opt_outs(gate, asked)
+                if gate.in_general(when, Action.TRAIN).allowed
+                else frozenset()
+            )
         return frozenset(key for key in asked if gate(self.people[key], when, Action.TRAIN).allowed)
 
     def taken(self, keys: Sequence[str], at: float, version: int | None = None) -> tuple[frozenset[str], str]:
@@ -106,7 +110,7 @@ class Roll:
 
     def _without_opt_outs(self, gate: StatedGround | PermittedUse, keys: tuple[str, ...]) -> frozenset[str]:
         """Everybody who is not on the opt-out list; asked again of the same, the same answer."""
-        out = gate.opt_outs.registry.who_is_out() if gate.opt_outs else frozenset()
+        out = gate.opt_outs.out() if gate.opt_outs else frozenset()
         seen = self._seen
         if seen is None or seen.allowed is not out or seen.keys != keys:
             if gate.opt_outs is None:
@@ -138,7 +142,7 @@ class Roll:
 
 
 class StillIn:
-    """A gate for a run that is gone on with: who has left since it was begun does not pass.
+    """A gate for a run that is resumed: who has left since it was begun does not pass.
 
     Args:
         gate: Who knows the consents.

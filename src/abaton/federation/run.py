@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
+from abaton.federation.shapes import check_shape
 from abaton.files import replacing
-from abaton.learning import Examples, Model
+from abaton.learning import Examples, Model, Personal
 from abaton.store import Journal, ModelRow, RunRow, Store, activity, writing
 from abaton.vectors import Vector
 
@@ -41,14 +42,16 @@ class Run:
         return f"Run({self.name}, {self.status}, {len(self.versions)} versions{', ' if told else ''}{told})"
 
     def _repr_html_(self) -> str:
-        """The run in a notebook: what came of it, in a small table."""
+        """The run in a notebook: its result, in a small table."""
         row, result = self.row, self.row.result or {}
         told: dict[str, Any] = {
             "status": row.status,
             "engine": row.engine,
             "versions": len(self.versions) - 1,
         }
-        told |= {key: result[key] for key in ("updates", "bytes_up", "seconds") if key in result}
+        told |= {
+            key: result[key] for key in ("updates", "bytes_up", "bytes_down", "seconds") if key in result
+        }
         told |= self.metrics
         cells = "".join(
             f"<tr><th style='text-align:left'>{escape(str(key))}</th><td>{escape(_shown(value))}</td></tr>"
@@ -106,10 +109,10 @@ class Run:
 
         For a study its columns are those of `run.row.recipe["use"]`, scaled; `predict` does that by itself.
         """
-        ready = getattr(self._trained, "ready", None)
+        ready = getattr(self.trained, "ready", None)
         if ready is None:
             raise SettingsError(
-                f"{type(self._trained).__name__} has no method 'ready' that makes something to use of a vector",
+                f"{type(self.trained).__name__} has no method 'ready' that makes something to use of a vector",
                 where="model",
                 remedy="add one, or use run.vector()",
             )
@@ -119,12 +122,22 @@ class Run:
         """Chances of each class, or values, for new rows.
 
         Args:
-            x: Rows as an array; for a study its columns as they were before scaling, with NaN where a value is
-                missing, as an array, a data frame, or lists by the columns' names.
+            x: Rows as an array; for a study its columns as they were before scaling and before people were hidden
+                among others, with NaN where a value is missing, as an array, a data frame, or lists by the columns'
+                names.
+
+        Raises:
+            SettingsError: The rows are not what the model reads, or nobody but a site has a whole model.
         """
         use = self.row.recipe["use"]
-        rows = self._scaled(x, use) if "columns" in use else np.asarray(x)
-        said = self._trained.score(self.vector(), Examples(rows, np.zeros(len(rows), np.int64))).predictions
+        if isinstance(self.trained, Personal):
+            raise SettingsError(
+                "the model has personal layers, which are at the sites",
+                where="predict",
+                remedy="predict at a site, or use run.vector() for what is shared",
+            )
+        rows = self.scaled(x) if "columns" in use else check_shape(np.asarray(x), use)
+        said = self.trained.score(self.vector(), Examples(rows, np.zeros(len(rows), np.int64))).predictions
         mean, deviation = use.get("label", (0.0, 1.0))
         return said if use.get("classes") or said.ndim > 1 else said * deviation + mean
 
@@ -140,7 +153,8 @@ class Run:
         return made
 
     @cached_property
-    def _trained(self) -> Model:
+    def trained(self) -> Model:
+        """What was trained, without its weights."""
         if self._model is not None:
             return self._model
         recipe = self.row.recipe
@@ -156,8 +170,29 @@ class Run:
             remedy="give it: Run(store, name, model)",
         )
 
-    def _scaled(self, x: Any, use: Mapping[str, Any]) -> NDArray[np.float32]:
-        made = _columns(x, use["columns"]).astype(np.float64)
+    def _in_ranges(self, made: NDArray[np.float64], use: Mapping[str, Any]) -> NDArray[np.float64]:
+        """The rows in the ranges in which the model has learned, if people were hidden among others."""
+        if "ranges" not in use or not len(made):
+            return made
+        from abaton.records.features import Table, columns, in_ranges
+        from abaton.study import study_from_toml
+
+        study = study_from_toml(self.row.recipe["settings"]["study"])
+        assert study.privacy.anonymity is not None
+        subjects = tuple(map(str, range(len(made))))
+        plan, none = study.plan(), np.zeros(len(made), np.int64)
+        names = tuple(plan.label.names)
+        table = Table(columns(plan), made, none, names, subjects, label=plan.label.name)
+        return in_ranges(table, use["ranges"], study.privacy.anonymity).x
+
+    def scaled(self, x: Any) -> NDArray[np.float32]:
+        """A study's columns as the model reads them: in ranges, filled and scaled.
+
+        Raises:
+            SettingsError: The rows are not what the model reads.
+        """
+        use = self.row.recipe["use"]
+        made = self._in_ranges(_columns(x, use["columns"]).astype(np.float64), use)
         for i, name in enumerate(use["columns"]):
             if (scale := use["scale"].get(name)) is None:
                 continue

@@ -2,42 +2,53 @@
 
 Steps: read every site (consent, de-identification, views, features), enforce anonymity over the union, deal subjects,
 scale columns together; the rest is the one road (`federation.federation`). What a run was prepared with is kept while
-it goes on: one that was cut off is gone on with by the same ranges, scale and deal, without those who have left.
+it goes on: one that was cut off is resumed with the same ranges, scale and deal, without those who have left.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abaton.engines import Outcome, Profile
+from abaton.engines import Outcome, Profile, recall
 from abaton.engines.drive import Watcher
 from abaton.errors import Refused, SettingsError
 from abaton.federation.baselines import baselines
 from abaton.federation.carriers import Carrier, Here
 from abaton.federation.course import point_of, some_versions, traffic_of
+from abaton.federation.explaining import coefficients_of, explanation_of, site_explained
 from abaton.federation.federation import Dossier, Federation, checked_name, new_name, states_of
+from abaton.federation.gains import GainSettings, gains_row, site_gain
 from abaton.federation.holdings import Making
-from abaton.federation.judging import judge_models
+from abaton.federation.judging import judge_models, layers_of
 from abaton.federation.learners import ConsentedLearner
-from abaton.federation.members import Member, Members, federate
+from abaton.federation.members import Dealt, Member, Members, Sums, federate
+from abaton.federation.notes import Notes
+from abaton.federation.personalising import keep_own, own_path, personal_told, site_own
+from abaton.federation.policy import policy_of
 from abaton.federation.prepared import Prepared, Scale
 from abaton.federation.reading import GateOf, Reading, Step, read_sites
 from abaton.federation.rolls import Moment, Roll, StillIn
 from abaton.federation.run import COMMUNITY, Run
-from abaton.learning import Learner
-from abaton.records.features import Column
-from abaton.site import SiteFile, gate_of, load_site
-from abaton.store import Journal, RunRow, Store, default_folder, head
+from abaton.federation.telling import as_told, sums_told, tellable
+from abaton.learning import Learner, Model
+from abaton.records.anonymity.federated import Choice
+from abaton.records.features import Column, Statistics
+from abaton.site import Ledger, SiteFile, gate_of, load_site, open_ledger
+from abaton.store import Journal, RunRow, Store, default_folder, digest_of, head
 from abaton.study import Learning, Study, study_from_toml, write_toml
+from abaton.vectors import Vector
 
 STUDY = "study"
 """What a run of a study says that made it."""
 
 FLOWER = "flower"
+_POLICIES = "policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,10 @@ class StudySite:
     study: Study
     moment: Moment
     profile: Profile
+    seated: dict[str, Learner] = field(default_factory=dict, repr=False)
+    """Where the learners of a run are found again, to judge the model by what their sites have for themselves."""
+    states: Path | None = None
+    """Where the site notes what it was asked; in memory if not given, for a run that is replayed."""
 
     @property
     def lessened(self) -> bool:
@@ -91,7 +106,7 @@ class StudySite:
 
     def learner(self, making: Making) -> Learner:
         """A learner that asks for consent before each task."""
-        return ConsentedLearner(
+        made = self.seated[making.name] = ConsentedLearner(
             making.name,
             making.model,
             self.member.rows,
@@ -102,6 +117,16 @@ class StudySite:
             batch=self.member.file.document.limits.batch,
             secret=making.secret,
         )
+        folder = (
+            None if self.states is None else self.states / _POLICIES / digest_of(making.name.encode())[:32]
+        )
+        policy_of(self.member.file, self.study, made, Notes(making.run, folder), self.ledger)
+        return made
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has left the site before."""
+        return open_ledger(self.member.file, self.member.floor)
 
     def roll(self, run: str) -> Roll:
         """Who may be used in a run."""
@@ -110,7 +135,7 @@ class StudySite:
     def still_in(self, run: str, at: float) -> frozenset[str]:
         """Who may be used for the last evaluation; nobody if the site's registry forbids it altogether."""
         try:
-            return self.roll(run).taken(self.member.everybody, at)[0]
+            return tellable(self.ledger, self.member, self.roll(run).taken(self.member.everybody, at)[0])
         except Refused:
             return frozenset()
 
@@ -134,7 +159,7 @@ def run_study(
         sites: The sites' documents, or where they are.
         store: Where the run is kept; in the user's data folder if not given.
         options: How it is run.
-        name: What the run is called; one of that name that was cut off is gone on with.
+        name: What the run is called; one of that name that was cut off is resumed.
         engine: `virtual`, `local`, `ray`, or `flower` (a network, rehearsed on this machine: a centre and every site's
             nodes).
         watch: Hears of every event.
@@ -206,7 +231,7 @@ def resume_study(
         raise SettingsError(
             f"run '{row.run}' is one on a network",
             where="resume",
-            remedy="start 'abaton serve --engine flower' with the same store and study again: it goes on",
+            remedy="type 'abaton serve study STUDY' with the same store and study again: it goes on",
         )
     files = [load_site(Path(place)) for place in settings["sites"]]
     options = StudyOptions.from_row(settings)
@@ -226,6 +251,12 @@ def study_federation(
     step: Step = lambda words: None,
 ) -> Federation:
     """The federation of a study whose sites have been read; of a run that goes on, as it was prepared."""
+    if options.baselines and study.learning is not None and study.learning.personal is not None:
+        raise SettingsError(
+            "baselines are whole models, and this study's has layers that stay at each site",
+            where="baselines",
+            remedy="leave out the baselines, or [learning.personal]",
+        )
     strange = set(options.profiles) - {each.name for each in readings}
     if strange:
         raise SettingsError(
@@ -237,10 +268,18 @@ def study_federation(
     keyed = [
         replace(each, key=each.key + carrier.secret(options.seed, each.name, states)) for each in readings
     ]
-    members = federate(study, keyed, options.seed, kept)
+    members = federate(study, keyed, options.seed, kept, partial(_sums_of, study, options.seed))
     moment = _moment(now, _lived(store, run) if _lessened(members) else 0.0) if simulated else _world
+    seated: dict[str, Learner] = {}
     sites = {
-        each.name: StudySite(each, study, moment, options.profiles.get(each.name, Profile()))
+        each.name: StudySite(
+            each,
+            study,
+            moment,
+            options.profiles.get(each.name, Profile()),
+            seated,
+            None if simulated else states,
+        )
         for each in members.each
     }
     files = [str(Path(each.file.name).resolve()) for each in readings]
@@ -250,30 +289,56 @@ def study_federation(
         sites,
         about.learning.rules(len(sites), seed=options.seed),
         about.learning.pipeline(),
+        downlink=about.learning.way_down(),
         dossier=Dossier(
             maker=STUDY,
             settings=about.settings(),
             title=study.study.id,
             made_of=about.made_of(),
+            packages=about.learning.parts,
             facts=about.facts() if kept is None else {},
-            use=use_of(members.columns, members.classes, members.prepared.scale),
+            use=about.use(),
             judge=lambda opened, row, outcome: about.judged(opened, row, outcome, step),
-            begin=lambda: members.prepared.write(path),
-            end=lambda: path.unlink(missing_ok=True),
+            begin=lambda: _begin(members.prepared, path),
+            end=lambda: _end(path),
         ),
     )
 
 
-def use_of(columns: Sequence[Column], classes: Sequence[str], scale: Scale) -> dict[str, Any]:
-    """What is needed to use a study's model: columns, how they were scaled, classes or the scale of values."""
+def use_of(
+    columns: Sequence[Column], classes: Sequence[str], scale: Scale, choice: Choice | None, floor: int
+) -> dict[str, Any]:
+    """What is needed to use a study's model: columns, their ranges and scale, classes or the scale of values."""
     measured = {column.name for column in columns if column.measured}
+    ranges = {} if choice is None else {"ranges": list(choice.node)}
     return {
+        **ranges,
         "columns": [column.name for column in columns],
         "classes": list(classes),
         "label": list(scale.label),
         "scale": {
             name: [each.mean, each.deviation, name in measured] for name, each in scale.columns.of.items()
         },
+        "known": known_shares(columns, scale.columns, floor),
+    }
+
+
+def known_shares(columns: Sequence[Column], told: Statistics, floor: int) -> dict[str, float]:
+    """For how many of those whom a model learned from each input is known, as shares; few without it count as none.
+
+    >>> from abaton.records.features import Moments
+    >>> told = {"age": Moments(100), "dose": Moments(98), "ecg=normal": Moments(60), "ecg=other": Moments(40)}
+    >>> named = [Column(name, name.split("=")[0], pooled=True) for name in told]
+    >>> known_shares(named, Statistics(told), 5)
+    {'age': 1.0, 'dose': 1.0, 'ecg': 0.6}
+    """
+    counts: dict[str, int] = {}
+    for column in columns:  # a site that may not tell one category tells another
+        if column.pooled:
+            counts[column.input] = max(counts.get(column.input, 0), told.of[column.name].count)
+    people = max(counts.values(), default=0)
+    return {
+        name: 1.0 if people - count < floor else round(count / people, 2) for name, count in counts.items()
     }
 
 
@@ -304,6 +369,12 @@ class _About:
             **self.options.row(),
         }
 
+    def use(self) -> dict[str, Any]:
+        """What is needed to use the model."""
+        members, floor = self.members, max(each.floor for each in self.members.each)
+        prepared = members.prepared
+        return use_of(members.columns, members.classes, prepared.scale, prepared.choice, floor)
+
     def made_of(self) -> dict[str, Any]:
         """What decides the result besides rules and rows: the document, how it is judged, what sites allow."""
         judged = {"baselines": self.options.baselines, "resamples": self.options.resamples}
@@ -328,7 +399,10 @@ class _About:
             "cohorts": cohorts,
             "left_out": dict(members.left_out),
             "anonymity": members.anonymity,
-            "told": {name: dict(told) for name, told in members.told.items()},
+            "told": {
+                name: as_told(self.sites[name].ledger, self.study, told) if name in self.sites else dict(told)
+                for name, told in members.told.items()
+            },
         }
 
     def judged(self, store: Store, row: RunRow, outcome: Outcome, step: Step) -> dict[str, Any]:
@@ -338,29 +412,113 @@ class _About:
         model = learning.model(features=len(members.columns), classes=len(members.classes))
         traffic = traffic_of(Journal(store, row.run), model.layout.size)
         models = {COMMUNITY: store.vectors.get(outcome.digest)}
+        training = learning.rules(len(self.sites)).training
+        epochs = training.epochs * max((each["updates"] for each in traffic.values()), default=1)
         if options.baselines:
-            most = max((each["updates"] for each in traffic.values()), default=1)
-            training = learning.rules(len(self.sites)).training
-            models |= baselines(members, model, training, training.epochs * most, options.seed)
+            models |= baselines(members, model, training, epochs, options.seed)
         # Consents are asked once more: the test rows of whoever has left are not used.
         at = outcome.seconds if self.simulated else datetime.now(UTC).timestamp()
         inside = {name: site.still_in(row.run, at) for name, site in self.sites.items()}
+        seated = {name: each for site in self.sites.values() for name, each in site.seated.items()}
+        recall(states_of(store, row.run), seated)
+        local = {name: layers_of(learner) for name, learner in seated.items()}
 
         def judge(models: Mapping[str, Any], resamples: int) -> dict[str, Any]:
             return judge_models(
                 learning, members, model, models, lambda member: inside[member.name], seed=options.seed,
-                resamples=resamples,
+                resamples=resamples, local=local,
             )  # fmt: skip
 
         points = [
             point_of(version, judge({COMMUNITY: vector}, 0))
             for version, vector in (some_versions(store, row.run) if options.resamples else ())
         ]
+        gains = {}
+        if options.resamples and learning.personal is None:
+            step("each site against its own model")
+            wish = GainSettings(epochs, options.seed, options.resamples)
+            both = (model, models[COMMUNITY])
+            found = {
+                m.name: site_gain(m, members, learning, both, inside[m.name], wish) for m in members.each
+            }
+            gains = {
+                "gains": gains_row(learning, {name: p.row() if p else None for name, p in found.items()})
+            }
         return {
             "traffic": traffic,
-            "evaluation": judge(models, options.resamples),
+            "evaluation": {**judge(models, options.resamples), **gains},
             "progress": [point for each in points for point in each],
+            **self._explained(model, models[COMMUNITY], inside, local),
+            **self._personal(store, row, model, models[COMMUNITY], inside, traffic),
         }
+
+    def _explained(
+        self,
+        model: Model,
+        vector: Vector,
+        inside: Mapping[str, frozenset[str]],
+        local: Mapping[str, Mapping[str, Vector]],
+    ) -> dict[str, Any]:
+        """What the model goes by, if the study asks for it."""
+        asked, members = self.learning.explanation, self.members
+        if asked is None:
+            return {}
+        use = self.use()
+        told = {
+            each.name: site_explained(
+                each, asked, members.columns, members, model, vector, inside[each.name],
+                seed=self.options.seed, local=local.get(each.name),
+            )
+            for each in members.each
+        }  # fmt: skip
+        floor = max(each.floor for each in members.each)
+        made = explanation_of(asked, members.columns, use, floor, told)
+        linear = coefficients_of(model, vector, members.columns, use)
+        return {"explanation": {**made, "coefficients": linear}}
+
+    def _personal(
+        self,
+        store: Store,
+        row: RunRow,
+        model: Model,
+        vector: Vector,
+        inside: Mapping[str, frozenset[str]],
+        traffic: Mapping[str, Mapping[str, int]],
+    ) -> dict[str, Any]:
+        """What each site makes of the community model, if the study asks for it; the models stay with it."""
+        if not self.learning.personalise:
+            return {}
+        training = self.learning.rules(len(self.sites)).training
+        most = max((each["updates"] for each in traffic.values()), default=1)
+        settings = replace(training, epochs=training.epochs * most)
+        made = {
+            each.name: site_own(
+                each, self.learning, self.members, model, vector, inside[each.name], settings,
+                seed=self.options.seed, resamples=self.options.resamples,
+            )
+            for each in self.members.each
+        }  # fmt: skip
+        for name, each in made.items():
+            if each.models:
+                keep_own(own_path(states_of(store, row.run), name), each.models)
+        return {"personal": personal_told(made)}
+
+
+def _begin(prepared: Prepared, path: Path) -> None:
+    """Keep what a run was prepared with; what sites noted of an earlier one of its name is gone."""
+    shutil.rmtree(path.parent / _POLICIES, ignore_errors=True)
+    prepared.write(path)
+
+
+def _end(path: Path) -> None:
+    """Remove what a run needed to go on."""
+    path.unlink(missing_ok=True)
+    shutil.rmtree(path.parent / _POLICIES, ignore_errors=True)
+
+
+def _sums_of(study: Study, seed: int, dealt: Dealt) -> Sums:
+    """What a site of this machine tells for scaling, by its ledger."""
+    return sums_told(open_ledger(dealt.reading.file, dealt.floor), study, seed, dealt)
 
 
 def study_facts(study: Study) -> dict[str, Any]:

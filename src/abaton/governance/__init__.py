@@ -9,39 +9,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from abaton.governance.audit import Audit, Entry, Fault, verify
+    from abaton.governance.audit import Audit, Entry, Held, verify
     from abaton.governance.cohorts import (
+        Chain,
         Snapshot,
-        marked_rounds,
+        StudyCensus,
+        census,
+        chain,
         members_of,
         note_round,
         rounds_with,
         take_snapshot,
     )
-    from abaton.governance.consents import Action, Ask, Reason, judge, make_consent
-    from abaton.governance.counting import Chain, Cohort, StudyCensus, census, chain
+    from abaton.governance.consents import Action, Ask, Permit, Reason, judge, make_consent
     from abaton.governance.elsewhere import (
-        Permit,
         TakenOver,
         ground_noted,
         keep_terms,
         note_permit,
         set_opt_outs,
+        state_ground,
     )
-    from abaton.governance.enrolling import Confirmed, take_consent
-    from abaton.governance.inbox import Inbox, Received, Room, Uploads
-    from abaton.governance.keys import Kind, PrivateKey, PublicKey, PublicRing, Ring, verifier
+    from abaton.governance.inbox import Inbox
+    from abaton.governance.keys import PrivateKey, PublicRing, Ring, verifier
     from abaton.governance.outbox import Outbox, Queued
-    from abaton.governance.refusals import Denied, RefusalCode
     from abaton.governance.registry import Registry
-    from abaton.governance.retention import Due, Holdings, due, enforce
+    from abaton.governance.retention import Holdings, due, enforce
     from abaton.governance.schema import metadata
-    from abaton.governance.sealing import Compression, Header, Looked, look, opened, seal
-    from abaton.governance.senders import Sender, SenderRole, Senders
-    from abaton.governance.statements import Statement, check, state
-    from abaton.governance.tags import tag
+    from abaton.governance.sealing import Header, Looked, look, opened, seal
+    from abaton.governance.senders import SenderRole, Senders
+    from abaton.governance.statements import Statement
     from abaton.governance.vault import Vault, VaultPurpose, Wish, approve, reidentify, request, row_tag
-    from abaton.governance.withdrawal import Cascade, CascadeStep, Case, LeavingSite, Waiting, site_actions
+    from abaton.governance.withdrawal import (
+        Cascade,
+        CascadeStep,
+        Case,
+        LeavingSite,
+        ToCentre,
+        open_case,
+        pending,
+        site_actions,
+    )
+    from abaton.governance.words import Denied, RefusalCode, tag
 
 __all__ = [
     "Action",
@@ -51,47 +60,36 @@ __all__ = [
     "CascadeStep",
     "Case",
     "Chain",
-    "Cohort",
-    "Compression",
-    "Confirmed",
     "Denied",
-    "Due",
     "Entry",
-    "Fault",
     "Header",
+    "Held",
     "Holdings",
     "Inbox",
-    "Kind",
     "LeavingSite",
     "Looked",
     "Outbox",
     "Permit",
     "PrivateKey",
-    "PublicKey",
     "PublicRing",
     "Queued",
     "Reason",
-    "Received",
     "RefusalCode",
     "Registry",
     "Ring",
-    "Room",
-    "Sender",
     "SenderRole",
     "Senders",
     "Snapshot",
     "Statement",
     "StudyCensus",
     "TakenOver",
-    "Uploads",
+    "ToCentre",
     "Vault",
     "VaultPurpose",
-    "Waiting",
     "Wish",
     "approve",
     "census",
     "chain",
-    "check",
     "due",
     "enforce",
     "ground_noted",
@@ -99,12 +97,13 @@ __all__ = [
     "keep_terms",
     "look",
     "make_consent",
-    "marked_rounds",
     "members_of",
     "metadata",
     "note_permit",
     "note_round",
+    "open_case",
     "opened",
+    "pending",
     "reidentify",
     "request",
     "rounds_with",
@@ -112,34 +111,30 @@ __all__ = [
     "seal",
     "set_opt_outs",
     "site_actions",
-    "state",
+    "state_ground",
     "tag",
-    "take_consent",
     "take_snapshot",
     "verifier",
     "verify",
 ]
 
 _PLACES = {
-    "audit": "Audit Entry Fault verify",
-    "counting": "Chain Cohort StudyCensus census chain",
-    "cohorts": "Snapshot marked_rounds members_of note_round rounds_with take_snapshot",
-    "consents": "Action Ask Reason judge make_consent",
-    "elsewhere": "Permit TakenOver ground_noted keep_terms note_permit set_opt_outs",
-    "enrolling": "Confirmed take_consent",
-    "inbox": "Inbox Received Room Uploads",
-    "keys": "Kind PrivateKey PublicKey PublicRing Ring verifier",
+    "audit": "Audit Entry Held verify",
+    "cohorts": "Chain Snapshot StudyCensus census chain members_of note_round rounds_with take_snapshot",
+    "consents": "Action Ask Permit Reason judge make_consent",
+    "elsewhere": "TakenOver ground_noted keep_terms note_permit set_opt_outs state_ground",
+    "inbox": "Inbox",
+    "keys": "PrivateKey PublicRing Ring verifier",
     "outbox": "Outbox Queued",
-    "refusals": "Denied RefusalCode",
     "registry": "Registry",
-    "retention": "Due Holdings due enforce",
+    "retention": "Holdings due enforce",
     "schema": "metadata",
-    "sealing": "Compression Header Looked look opened seal",
-    "senders": "Sender SenderRole Senders",
-    "statements": "Statement check state",
-    "tags": "tag",
+    "sealing": "Header Looked look opened seal",
+    "senders": "SenderRole Senders",
+    "statements": "Statement",
     "vault": "Vault VaultPurpose Wish approve reidentify request row_tag",
-    "withdrawal": "Cascade CascadeStep Case LeavingSite Waiting site_actions",
+    "withdrawal": "Cascade CascadeStep Case LeavingSite ToCentre open_case pending site_actions",
+    "words": "Denied RefusalCode tag",
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.split()}
 

@@ -25,8 +25,7 @@ from abaton.canonical import canonical
 from abaton.errors import AbatonError, SettingsError
 from abaton.governance import schema
 from abaton.governance.statements import Signer, Statement, Verify, check, state
-from abaton.governance.tags import is_digest, is_name, is_tag
-from abaton.governance.times import stamp
+from abaton.governance.words import is_digest, is_name, is_tag, stamp
 from abaton.store import Database, hold
 
 GENESIS = hashlib.sha256(b"abaton-audit-1").hexdigest()
@@ -129,6 +128,24 @@ def head_in(connection: sql.Connection) -> Head:
     chosen = sql.select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
     last = connection.execute(chosen).first()
     return Head(int(last.sequence), str(last.hash)) if last else Head(-1, GENESIS)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Held:
+    """Why records may be used, as an audit chain holds it; :func:`held_in` alone makes one, from the chain."""
+
+    words: str
+    chain: str
+
+
+def held_in(connection: sql.Connection, words: str) -> Held:
+    """The ground of a use, bound to the chain that has told of it already."""
+    head, made = head_in(connection), object.__new__(Held)
+    if head.sequence < 0 or not words.strip():
+        raise SettingsError("the audit chain holds no ground", remedy="state one, or ask for consent")
+    object.__setattr__(made, "words", words)
+    object.__setattr__(made, "chain", head.hash)
+    return made
 
 
 def append_in(connection: sql.Connection, entry: Entry, when: datetime) -> int:

@@ -11,14 +11,15 @@ the fingerprint of its document: a new version of the document needs a new conse
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
-from abaton.governance.times import first_moment, last_moment, stamp
+from abaton.canonical import digest
+from abaton.governance.words import day_end, day_start, first_moment, last_moment, stamp
 
 Json = dict[str, Any]
 Window = tuple[datetime, datetime | None]
@@ -276,6 +277,62 @@ def names_kinds(consent: object) -> bool:
         return "class" in provision or any("class" in part for part in provision.get("provision", []))
     except (KeyError, TypeError):
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A data permit of a health data access body: for which study document, by whom, until when, for what.
+
+    Args:
+        number: The permit's number.
+        authority: Who has issued it.
+        start: Its first day.
+        end: Its last day.
+        purposes: What the data may be used for.
+        document: The fingerprint of the study document that it was given for.
+        actions: What may be done under it.
+    """
+
+    number: str
+    authority: str
+    start: date
+    end: date
+    purposes: tuple[str, ...]
+    document: str
+    actions: tuple[Action, ...] = (Action.COLLECT, Action.TRAIN)
+
+    def reason(self, document: str, purpose: str, when: datetime, action: Action = Action.COLLECT) -> Reason:
+        """Whether it allows an action of a study's document for a purpose at a moment.
+
+        >>> from datetime import UTC
+        >>> permit = Permit("7", "body", date(2026, 1, 1), date(2026, 12, 31), ("diagnostic",), "ab")
+        >>> permit.reason("ab", "diagnostic", datetime(2027, 1, 1, tzinfo=UTC))
+        <Reason.EXPIRED: 'expired'>
+        """
+        if document != self.document:
+            return Reason.OTHER_DOCUMENT
+        if purpose not in self.purposes or action not in self.actions:
+            return Reason.NOT_PERMITTED
+        if when < day_start(self.start):
+            return Reason.NOT_YET
+        return Reason.EXPIRED if when >= day_end(self.end) else Reason.IN_FORCE
+
+    @property
+    def digest(self) -> str:
+        """Its fingerprint, as the audit chain has it."""
+        return digest(self.row())
+
+    def row(self) -> Json:
+        """The permit as JSON."""
+        return {**asdict(self), "start": self.start.isoformat(), "end": self.end.isoformat()}
+
+    @classmethod
+    def read(cls, row: Json) -> Self:
+        """A permit from JSON."""
+        start, end = date.fromisoformat(row["start"]), date.fromisoformat(row["end"])
+        actions = tuple(Action(each) for each in row["actions"])
+        names = {"purposes": tuple(row["purposes"]), "actions": actions, "start": start, "end": end}
+        return cls(**{**row, **names})
 
 
 def _in_time(period: Mapping[str, Any], when: datetime) -> Reason:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from abaton.governance.consents import Action, Ask, Json, Window, make_consent
-from abaton.governance.times import first_moment, last_moment
+from abaton.governance.words import first_moment, last_moment
 
 RESEARCH = ("http://terminology.hl7.org/CodeSystem/v3-ActReason|HRESCH",
             "http://terminology.hl7.org/CodeSystem/v3-ActReason|CLINTRCH")  # fmt: skip

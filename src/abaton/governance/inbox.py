@@ -6,9 +6,8 @@ Invariants:
 is still taken, about a person whose consent to sending is in force at that moment;
 (3) a sender's number counts once: the same envelope again gets the same receipt, another one is a replay;
 (4) the receipt is given when the envelope is on the disk and on the list, and not before;
-(5) a deletion order is carried out once, and nothing of that person is taken afterwards without a new yes.
-
-Uploads that are under way: announced with their size, by one sender, within that sender's room.
+(5) a deletion order is carried out once, uploads that are under way included, and nothing of that person is taken
+afterwards without a new yes.
 """
 
 from __future__ import annotations
@@ -25,21 +24,28 @@ from typing import IO, Any
 
 import sqlalchemy as sql
 
+from abaton.canonical import digest as fingerprint
 from abaton.governance import schema
 from abaton.governance.audit import Audit, Entry, append_in
 from abaton.governance.consents import Action, Ask, Reason
-from abaton.governance.enrolling import check_keeper
 from abaton.governance.keys import PrivateKey, PublicRing, Ring
-from abaton.governance.refusals import Denied, RefusalCode
+from abaton.governance.persons import Persons
 from abaton.governance.registry import Registry
-from abaton.governance.sealfiles import pieces_in, pieces_of, sync_folder
-from abaton.governance.sealing import Looked, look, opened
-from abaton.governance.senders import SenderRole, Senders
-from abaton.governance.standing import reason_in, said_yes_after, study_in, subject_lock, withdraw_in
+from abaton.governance.sealing import (
+    Looked,
+    Pieces,
+    look,
+    opened,
+    pieces_in,
+    pieces_of,
+    read_preamble,
+    sync_folder,
+)
+from abaton.governance.senders import SenderRole, Senders, check_keeper
+from abaton.governance.standing import said_yes_after, sending_in, study_in, subject_lock, withdraw_in
 from abaton.governance.statements import Order, Statement, read_order, write_deleted, write_receipt
-from abaton.governance.tags import is_digest
-from abaton.governance.times import stamp
-from abaton.store import Database, insert_new
+from abaton.governance.words import Denied, RefusalCode, first_moment, is_digest, stamp
+from abaton.store import Database
 
 MOST_BYTES = 1 << 30
 GRACE = timedelta(days=30)
@@ -83,6 +89,7 @@ class Inbox:
         self.folder, self.database, self.ring, self.signer = folder, database, ring, signer
         self.grace, self.most_bytes = grace, most_bytes
         self.senders, self.registry, self.audit = Senders(database), Registry(database), Audit(database)
+        self.persons = Persons(database, signer)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     # uploads in parts
@@ -140,6 +147,7 @@ class Inbox:
                         RefusalCode.FORGED, "the envelope is not by the one who brings it", where="upload"
                     )
                 check_keeper(self.database, looked.header.subject, self._owner(sender))
+                self.persons.check(self._owner(sender), looked.header.subject, looked.header.study)
                 if looked.digest != digest:
                     raise Denied(
                         RefusalCode.TAMPERED, "the upload is not what it was announced as", where="upload"
@@ -209,7 +217,7 @@ class Inbox:
             raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where="upload")
         if not head.subject:
             return Reason.NO_SUBJECT
-        reason = reason_in(connection, Ask(head.subject, head.study, head.document, Action.SEND), when)
+        reason = sending_in(connection, Ask(head.subject, head.study, head.document, Action.SEND), when)
         if reason.allows:  # whoever withdrew before has said yes again: a later order is a new one
             gone = _deletion(head.study, head.subject, owner)
             connection.execute(schema.deletions.delete().where(gone))
@@ -225,32 +233,40 @@ class Inbox:
             return None if key is None else key.verify
 
         order = read_order(order_statement, find)
-        receipt = self.carry_out(order, signer[0], when)
+        receipt = self._carry_out(order, fingerprint(order_statement), signer[0], when)
+        self.database.scrub(schema.inbox, schema.uploads)
+        return receipt
+
+    def delete_by_recovery(self, order_statement: object, when: datetime) -> Statement:
+        """Carry out a deletion order that a person signed with the key on paper, on whatever device."""
+        order, key = self.persons.by_recovery(order_statement)
+        receipt = self._carry_out(order, fingerprint(order_statement), key, when)
         self.database.scrub(schema.inbox)
         return receipt
 
-    def carry_out(self, order: Order, key: str, when: datetime) -> Statement:
+    def _carry_out(self, order: Order, ordered: str, key: str, when: datetime) -> Statement:
         """Delete what an order names of what the owner of a key has sent; whose signature it bears is known."""
         owner = self._owner(key)
         check_keeper(self.database, order.subject, owner)
+        self.persons.check(owner, order.subject, order.study)
         return self.database.write(
-            lambda connection: self._delete(connection, order, owner, key, when),
+            lambda connection: self._delete(connection, order, ordered, owner, key, when),
             lock=subject_lock(order.subject),
         )
 
     def _delete(
-        self, connection: sql.Connection, order: Order, owner: str, key: str, when: datetime
+        self, connection: sql.Connection, order: Order, ordered: str, owner: str, key: str, when: datetime
     ) -> Statement:
         table, done = schema.inbox, schema.deletions
         gone = _deletion(order.study, order.subject, owner)
         known = connection.scalar(sql.select(done.c.receipt).where(gone))
-        if known is not None:
-            return _statement(known)
+        if known is not None and _statement(known)["body"].get("order") == ordered:
+            return _statement(known)  # an order that was carried out before; another one is another no
         if said_yes_after(connection, order.subject, order.study, order.at):
             raise Denied(
                 RefusalCode.REPLAYED, "the person has said yes again since this order", where="deletion order"
             )
-        withdraw_in(connection, order.subject, order.study, when)
+        withdraw_in(connection, order.subject, order.study, when, said=first_moment(order.at))
         keys = sql.select(schema.sender_keys.c.key).where(schema.sender_keys.c.name == owner)
         theirs = (
             (table.c.study == order.study) & (table.c.subject == order.subject) & table.c.sender.in_(keys)
@@ -260,7 +276,9 @@ class Inbox:
             self._part(digest).unlink(missing_ok=True)
             (self.folder / digest).unlink(missing_ok=True)
         connection.execute(table.delete().where(theirs))
-        receipt = write_deleted(self.signer, order, owner, len(digests), when)
+        self._drop_unfinished(connection, order, owner)
+        receipt = write_deleted(self.signer, order, ordered, owner, len(digests), when)
+        connection.execute(done.delete().where(gone))
         text = json.dumps(receipt, sort_keys=True)
         values = {"study": order.study, "subject": order.subject, "sender": owner}
         connection.execute(done.insert().values(**values, receipt=text))
@@ -268,6 +286,21 @@ class Inbox:
         entry = Entry("records-deleted", actor=key, about=order.subject, study=order.study, detail=detail)
         append_in(connection, entry, when)
         return receipt
+
+    def _drop_unfinished(self, connection: sql.Connection, order: Order, owner: str) -> None:
+        """Let go of a sender's uploads under way that are about the person, or do not say yet about whom they are."""
+        table = schema.uploads
+        for digest in list(connection.scalars(sql.select(table.c.digest).where(table.c.sender == owner))):
+            part = self._part(digest)
+            try:
+                head = read_preamble(Pieces(pieces_of(part))).header if part.exists() else None
+            except Denied:
+                about = True
+            else:
+                about = head is not None and (head.study, head.subject) == (order.study, order.subject)
+            if about:
+                part.unlink(missing_ok=True)
+                connection.execute(table.delete().where(table.c.digest == digest))
 
     def received(self, study: str) -> list[Received]:
         """The envelopes of a study, in the order in which they came."""
@@ -314,7 +347,7 @@ class Inbox:
         """An upload that nobody else adds to or takes meanwhile; the same one may come twice at once."""
         path = self._part(digest)
         try:
-            handle = os.open(path, flags, 0o600)
+            handle = os.open(path, flags | os.O_NOFOLLOW, 0o600)  # nobody's link leads a part elsewhere
         except FileNotFoundError:
             raise Denied(
                 RefusalCode.NOT_FOUND, "nothing of this upload has arrived", where="upload"
@@ -335,7 +368,7 @@ class Inbox:
         return owner.name if owner else ""
 
     def _site(self, key_id: str) -> Any:
-        return self.senders.signing(key_id, SenderRole.SITE)
+        return self.senders.signing(key_id, SenderRole.SITE, SenderRole.PERSON)
 
     def _ever(self, key_id: str) -> Any:
         owner = self.senders.owner(key_id)  # what was taken once stays readable after the sender changed keys
@@ -366,124 +399,28 @@ def _statement(text: str) -> Statement:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How much one sender may have at the centre.
+def use_number(database: Database, looked: Looked, when: datetime, *, again: bool = False) -> None:
+    """Enter an envelope's number in the ledger; a number that was used before is refused as a replay.
 
     Args:
-        upload: The bytes of one envelope.
-        open: The envelopes that are under way at once.
-        total: The bytes of all envelopes together, those under way included.
+        database: The governance database of the receiver.
+        looked: The envelope, checked.
+        when: The time now.
+        again: Whether the very same envelope may be opened once more, as after a crash.
     """
+    head, table = looked.header, schema.ledger
+    key = {"sender": head.sender, "study": head.study, "sequence": head.sequence}
 
-    upload: int = 1 << 30
-    open: int = 64
-    total: int = 1 << 40
+    def work(connection: sql.Connection) -> None:
+        chosen = sql.select(table.c.digest).where(*(table.c[name] == value for name, value in key.items()))
+        known = connection.scalar(chosen)
+        if known is not None and not (again and known == looked.digest):
+            raise Denied(RefusalCode.REPLAYED, "this sender has used this number already", where="ledger")
+        if known is None:
+            connection.execute(table.insert().values(**key, digest=looked.digest, receipt=""))
+        entry = Entry(
+            "envelope-opened", actor=head.sender, study=head.study, detail={"digest": looked.digest}
+        )
+        append_in(connection, entry, when)
 
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What one sender has at the centre."""
-
-    envelopes: int
-    bytes: int
-    open: int
-    open_bytes: int
-
-
-class Uploads:
-    """The uploads to one inbox."""
-
-    def __init__(self, inbox: Inbox, room: Room) -> None:
-        self.inbox, self.room, self.database = inbox, room, inbox.database
-
-    def announce(self, digest: str, size: int, sender: str, when: datetime) -> int:
-        """Begin an upload, or find one that was begun; how many bytes of it have arrived."""
-        table = schema.uploads
-        if size > self.room.upload:
-            raise Denied(
-                RefusalCode.TOO_LARGE, "the envelope is larger than this centre takes", where="upload"
-            )
-
-        def work(connection: sql.Connection) -> None:
-            known = sql.select(table.c.sender, table.c.size).where(table.c.digest == digest)
-            if connection.execute(known).first() is None:
-                now = _account(connection, sender)
-                if now.open >= self.room.open or now.bytes + now.open_bytes + size > self.room.total:
-                    raise Denied(RefusalCode.QUOTA, "the sender has no room left here", where="upload")
-                row = {"digest": digest, "sender": sender, "size": size, "begun": stamp(when)}
-                insert_new(connection, table, [row])
-            if tuple(connection.execute(known).one()) != (sender, size):
-                raise Denied(RefusalCode.NOT_YOURS, "the upload was announced otherwise", where="upload")
-
-        if self.inbox.settled(digest, sender) is None:
-            self.database.write(work, lock=f"uploads/{sender}")
-        return self.received(digest, sender)
-
-    def received(self, digest: str, sender: str) -> int:
-        """How many bytes of an upload have arrived; all of them if it was taken already."""
-        receipt = self.inbox.settled(digest, sender)
-        if receipt is not None:
-            return int(receipt["body"]["size"])
-        self._size(digest, sender)
-        return self.inbox.uploaded(digest)
-
-    def add(self, digest: str, offset: int, data: bytes, sender: str) -> int:
-        """Add bytes at the place where an upload stands; how many there are now."""
-        size = self._size(digest, sender)
-        if offset + len(data) > size:
-            raise Denied(RefusalCode.TOO_LARGE, "there is more of it than was announced", where="upload")
-        return self.inbox.add_part(digest, offset, data)
-
-    def finish(self, digest: str, sender: str, key: str, when: datetime) -> Statement:
-        """Take a complete upload and return the receipt; once more, and the receipt is the same."""
-        settled = self.inbox.settled(digest, sender)
-        if settled is None:
-            size = self._size(digest, sender)
-            if self.inbox.uploaded(digest) < size:
-                raise Denied(RefusalCode.TRUNCATED, "not all of the upload has arrived", where="upload")
-        try:
-            receipt = self.inbox.accept(digest, when, by=key)
-        except Denied:
-            self.inbox.drop_part(digest)
-            self._forget(digest, sender)
-            raise
-        self._forget(digest, sender)
-        return receipt
-
-    def give_up(self, digest: str, sender: str) -> None:
-        """Let go of an upload and of its bytes."""
-        self._size(digest, sender)
-        self.inbox.drop_part(digest)
-        self._forget(digest, sender)
-
-    def account(self, sender: str) -> Account:
-        """What a sender has here."""
-        return self.database.read(lambda connection: _account(connection, sender))
-
-    def _forget(self, digest: str, sender: str) -> None:
-        table = schema.uploads
-        chosen = table.delete().where(table.c.digest == digest, table.c.sender == sender)
-        self.database.write(lambda connection: connection.execute(chosen))
-
-    def _size(self, digest: str, sender: str) -> int:
-        table = schema.uploads
-        chosen = sql.select(table.c.size).where(table.c.digest == digest, table.c.sender == sender)
-        found = self.database.read(lambda connection: connection.scalar(chosen))
-        if found is None:
-            raise Denied(RefusalCode.NOT_FOUND, "no such upload was announced", where="upload")
-        return int(found)
-
-
-def _account(connection: sql.Connection, sender: str) -> Account:
-    inbox, uploads, keys = schema.inbox, schema.uploads, schema.sender_keys
-    theirs = sql.select(keys.c.key).where(keys.c.name == sender)
-
-    def counted() -> Iterator[int]:
-        for table, chosen in ((inbox, inbox.c.sender.in_(theirs)), (uploads, uploads.c.sender == sender)):
-            query = sql.select(sql.func.count(), sql.func.coalesce(sql.func.sum(table.c.size), 0)).where(
-                chosen
-            )
-            yield from (int(number) for number in connection.execute(query).one())
-
-    return Account(*counted())
+    database.write(work, lock=f"ledger/{head.sender}/{head.study}")

@@ -40,9 +40,8 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from abaton.canonical import canonical
 from abaton.errors import AbatonError, SettingsError
 from abaton.files import replacing
-from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.statements import Statement, Verify, check, state
-from abaton.governance.tags import is_name, letters
+from abaton.governance.words import Denied, RefusalCode, is_name, letters
 
 Draw = Callable[[int], bytes]
 """A source of random bytes, such as ``secrets.token_bytes``."""

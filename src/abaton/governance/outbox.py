@@ -23,13 +23,10 @@ from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.consents import Action, Ask
 from abaton.governance.keys import PrivateKey, PublicKey
-from abaton.governance.refusals import Denied, RefusalCode
-from abaton.governance.sealfiles import pieces_of, seal_file
-from abaton.governance.sealing import Header, look
-from abaton.governance.standing import reason_in, subject_lock
+from abaton.governance.sealing import Header, look, pieces_of, seal_file
+from abaton.governance.standing import sending_in, subject_lock
 from abaton.governance.statements import Find, Receipt, Statement, read_receipt
-from abaton.governance.tags import is_tag
-from abaton.governance.times import stamp
+from abaton.governance.words import Denied, RefusalCode, is_tag, stamp
 from abaton.store import Database
 
 
@@ -87,7 +84,7 @@ class Outbox:
         sending = Ask(ask.subject, ask.study, ask.document, Action.SEND)
 
         def work(connection: sql.Connection) -> None:
-            reason = reason_in(connection, sending, when)
+            reason = sending_in(connection, sending, when)
             if not reason.allows:
                 raise Denied(
                     RefusalCode.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value

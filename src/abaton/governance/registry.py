@@ -1,6 +1,5 @@
-"""The consent registry: who was told, who said yes to what, and who took it back.
+"""The consent registry: which studies there are, who said yes to what, and who took it back.
 
-Its verbs are those of InteropEHRate's protocol: opt in, publish, enrol, retrieve, withdraw, opt out, monitor.
 People are known by tags alone. Every verb is one transaction with its audit entry. A consent is never overwritten:
 what was said before stays as an older version until the study's retention removes it.
 """
@@ -8,41 +7,40 @@ what was said before stays as an older version until the study's retention remov
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sql
 
 from abaton.errors import SettingsError
 from abaton.governance import schema
-from abaton.governance.allowed import Allowed, OptedOut
-from abaton.governance.audit import Entry, append_in, append_many
-from abaton.governance.consents import Action, Ask, Json, Reason, ended, judge, make_consent
-from abaton.governance.refusals import Denied, RefusalCode
+from abaton.governance.audit import Entry, Held, append_in, append_many, held_in
+from abaton.governance.consents import Action, Ask, Json, Reason, judge
 from abaton.governance.standing import (
+    Allowed,
+    OptedOut,
     Published,
     about,
     any_out,
     consent_text,
+    dated_after_no,
     hold_all,
     in_chunks,
-    judged_in,
     newest_in,
     newest_of,
     read_consent,
     reason_in,
     refused_in,
+    sending_in,
     stand,
     study_in,
     subject_lock,
     withdraw_in,
-    write_consent,
     write_consents,
 )
-from abaton.governance.tags import is_digest, is_name, is_tag
-from abaton.governance.times import stamp
+from abaton.governance.words import Denied, RefusalCode, is_digest, is_name, is_tag, stamp
 from abaton.store import Database
 
 T = TypeVar("T")
@@ -58,7 +56,7 @@ class Registry:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._known: dict[tuple[str, Action], Allowed] = {}
-        self._out = OptedOut()
+        self._out: dict[str, OptedOut] = {}
 
     # verbs
 
@@ -114,35 +112,7 @@ class Registry:
 
         self.database.write(work, lock=f"study/{study}")
 
-    def opt_in(self, subject: str, when: datetime, until: datetime | None = None) -> None:
-        """A person wishes to be told of studies."""
-        self._say(Ask(subject), make_consent(Ask(subject), when, until), "subject-opted-in", when)
-
-    def enrol(
-        self,
-        subject: str,
-        study: str,
-        document: str,
-        when: datetime,
-        *,
-        until: datetime | None = None,
-        actions: Iterable[Action] = tuple(Action),
-        except_kinds: Iterable[str] = (),
-    ) -> None:
-        """A person who has opted in says yes to a study's current document."""
-        ask = Ask(subject, study, document)
-        consent = make_consent(ask, when, until, actions=actions, except_kinds=except_kinds)
-
-        def work(connection: sql.Connection) -> None:
-            if not judged_in(connection, Ask(subject), when).allows:
-                raise no(Reason.NOT_OPTED_IN)
-            self._enrol(connection, [(ask, json.dumps(consent, sort_keys=True))], when)
-
-        self._about(subject, work)
-
-    def enrol_many(
-        self, people: Mapping[str, datetime | None], study: str, document: str, when: datetime
-    ) -> None:
+    def enrol(self, people: Mapping[str, datetime | None], study: str, document: str, when: datetime) -> None:
         """Many people wish to be told of studies and say yes to one: all of them in one transaction, or none.
 
         Args:
@@ -184,40 +154,40 @@ class Registry:
             raise Denied(RefusalCode.WRONG_DOCUMENT, "the study has another document now", where="enrolment")
         if any_out(connection, people):
             raise no(Reason.OPTED_OUT)
-        write_consents(connection, said, when)
+        write_consents(connection, dated_after_no(connection, said, when), when)
         stand(connection, people, study, "on-study", when)
         detail = {"document": document}
         told = (Entry("subject-enrolled", about=who, study=study, detail=detail) for who in people)
         append_many(connection, told, when)
 
-    def withdraw(self, subject: str, study: str, when: datetime) -> None:
-        """A person takes the yes to a study back; from this moment nothing more is done. Doing it twice is once."""
-        self._about(subject, lambda connection: withdraw_in(connection, subject, study, when))
+    def withdraw(self, subject: str, study: str, when: datetime, *, said: datetime | None = None) -> None:
+        """A person takes the yes to a study back; from this moment nothing more is done. Doing it twice is once.
 
-    def opt_out(self, subject: str, when: datetime) -> list[str]:
-        """A person leaves all studies and is told of none any more; the studies that must be withdrawn from."""
-
-        def work(connection: sql.Connection) -> list[str]:
-            consent = newest_in(connection, subject, "")
-            if consent is not None and consent.get("status") == "active":
-                write_consent(connection, Ask(subject), ended(consent, when), when)
-                append_in(connection, Entry("subject-opted-out", about=subject), when)
-            table = schema.consents
-            chosen = (
-                sql.select(table.c.study).where(table.c.subject == subject, table.c.study != "").distinct()
-            )
-            return sorted(connection.scalars(chosen))
-
-        studies = self._about(subject, work)
-        for study in studies:
-            self.withdraw(subject, study, when)
-        return studies
+        Args:
+            subject: The person's tag.
+            study: The study.
+            when: The time now.
+            said: The date of the no, if it is not now: it is later than that of the yes.
+        """
+        check_tag(subject)
+        self.database.write(
+            lambda connection: withdraw_in(connection, subject, study, when, said=said),
+            lock=subject_lock(subject),
+        )
 
     # questions
 
     def reason(self, ask: Ask, when: datetime) -> Reason:
         """Whether something may be done now, or why not."""
         return self.database.read(lambda connection: reason_in(connection, ask, when))
+
+    def sending(self, ask: Ask, when: datetime) -> Reason:
+        """Whether a person's records may be sent now, by their consent or on a permit, or why not."""
+        return self.database.read(lambda connection: sending_in(connection, ask, when))
+
+    def held(self, words: str) -> Held:
+        """A ground that was found here, bound to the audit chain that tells of it."""
+        return self.database.read(lambda connection: held_in(connection, words))
 
     def permission(self, ask: Ask, kinds: Collection[str], when: datetime) -> tuple[Reason, frozenset[str]]:
         """Whether something may be done with a person's records now, and with which types of them not."""
@@ -234,7 +204,7 @@ class Registry:
         return self.database.read(work)
 
     def who_may(self, study: str, action: Action, when: datetime) -> tuple[str, frozenset[str]]:
-        """The study's document and everybody whose consent is in force; see :mod:`abaton.governance.allowed`."""
+        """The study's document and everybody whose consent is in force; see :mod:`abaton.governance.standing`."""
         return self.database.read(lambda connection: self.who_may_in(connection, study, action, when))
 
     def who_may_in(
@@ -243,9 +213,9 @@ class Registry:
         """The same inside a transaction."""
         return self._allowed(study, action).at(connection, when)
 
-    def who_is_out(self) -> frozenset[str]:
-        """Everybody on the opt-out list."""
-        return self.database.read(self._out.at)
+    def who_is_out(self, study: str = "") -> frozenset[str]:
+        """Everybody on the opt-out list, and, of a study, everybody who has left it."""
+        return self.database.read(self._out.setdefault(study, OptedOut(study)).at)
 
     def _allowed(self, study: str, action: Action) -> Allowed:
         return self._known.setdefault((study, action), Allowed(study, action))
@@ -270,25 +240,6 @@ class Registry:
     def consent(self, subject: str, study: str = "") -> Json | None:
         """The newest consent of a person."""
         return self.database.read(lambda connection: newest_in(connection, subject, study))
-
-    def receive(self, consent: Any, ask: Ask, when: datetime) -> None:
-        """Keep a Consent resource that came from elsewhere; it counts for what it says, and no more."""
-        if judge(consent, ask, when) is Reason.MALFORMED or not isinstance(consent, dict):
-            raise Denied(
-                RefusalCode.MALFORMED, "this is not a Consent that can be understood", where="consent"
-            )
-        self._say(ask, consent, "consent-received", when)
-
-    def _say(self, ask: Ask, consent: Json, action: str, when: datetime) -> None:
-        def work(connection: sql.Connection) -> None:
-            write_consent(connection, ask, consent, when)
-            append_in(connection, Entry(action, about=ask.subject, study=ask.study), when)
-
-        self._about(ask.subject, work)
-
-    def _about(self, subject: str, work: Callable[[sql.Connection], T]) -> T:
-        check_tag(subject)
-        return self.database.write(work, lock=subject_lock(subject))
 
 
 def check_tag(subject: str) -> None:

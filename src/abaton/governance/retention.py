@@ -21,9 +21,8 @@ from abaton.governance.outbox import Outbox
 from abaton.governance.registry import Registry
 from abaton.governance.senders import forget_nonces
 from abaton.governance.standing import Published
-from abaton.governance.times import moment, stamp
 from abaton.governance.vault import Vault
-from abaton.governance.withdrawal import CascadeStep
+from abaton.governance.words import moment, stamp
 from abaton.store import Database
 
 STALE_UPLOAD = timedelta(days=7)
@@ -103,13 +102,15 @@ _OF_STUDY = {
     "confirmations": schema.acknowledged,
     "deletion-receipts": schema.deletions,
     "withdrawals": schema.withdrawals,
+    "persons": schema.persons,
+    "admission-codes": schema.admissions,
 }
 
 
 def _of(table: sql.Table, study: str) -> sql.ColumnElement[bool]:
     """The rows of a study that go; of withdrawals only those that are done."""
     ours = table.c.study == study
-    return ours & (table.c.step == CascadeStep.DONE.value) if table is schema.withdrawals else ours
+    return ours & (table.c.step == schema.DONE) if table is schema.withdrawals else ours
 
 
 def _counts(holdings: Holdings, study: str) -> dict[str, int]:

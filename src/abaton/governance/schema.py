@@ -1,40 +1,20 @@
 """The tables of governance: consents, cohorts, what was sent and received, the audit chain, withdrawals.
 
 The mapping table is not among them: it has databases of its own (see :mod:`abaton.governance.vault`). The version of
-the tables stands in a row; whoever meets a newer one than it knows stops before it does harm.
+the tables stands in a row; whoever meets another one than it knows stops before it does harm.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, UniqueConstraint
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    event,
-    select,
-    text,
-)
+from abaton.store import mark_version
 
-from abaton.errors import StoreError
-
-VERSION = 2
+VERSION = 4
+DONE = "done"
+"""The step of a withdrawal that has come to its end."""
 
 metadata = MetaData()
-
-tables = Table(
-    "governance_tables",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("version", Integer, nullable=False),
-)
 
 studies = Table(
     "studies",
@@ -93,6 +73,9 @@ grounds = (
         Column("document", Text, primary_key=True),
         Column("ground", Text, primary_key=True),
         Column("noted", Text, nullable=False),
+        Column(
+            "permit", Text, nullable=False, server_default=""
+        ),  # a permit and the study's purpose, if it is one
     )
 )
 
@@ -234,6 +217,25 @@ keepers = Table(  # which sender spoke first for a person: nobody else may speak
     "keepers", metadata, Column("subject", Text, primary_key=True), Column("sender", Text, nullable=False)
 )
 
+persons = Table(  # people who take part themselves, each in one study
+    "persons",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("sender", Text, nullable=False),
+    Column("recovery", Text, nullable=False),  # the public half of the key on paper, which can only withdraw
+    Column("receipt", Text, nullable=False),
+    Index("persons_by_sender", "sender"),
+)
+
+admissions = Table(  # one-time codes that were not used yet, as fingerprints
+    "admissions",
+    metadata,
+    Column("code", Text, primary_key=True),
+    Column("study", Text, nullable=False),
+    Column("until", Text, nullable=False),
+)
+
 uploads = Table(  # announced and not yet complete
     "uploads",
     metadata,
@@ -263,17 +265,9 @@ acknowledged = Table(  # at a site: consents that the centre has confirmed
 )
 
 
-@event.listens_for(metadata, "after_create")
-def _check_version(_target: Any, connection: Connection, **_more: Any) -> None:
-    """Write the version down in a new database; bring an older one up to it; refuse one of a newer Abaton."""
-    found = connection.scalar(select(tables.c.version).where(tables.c.name == "governance"))
-    if found is None:
-        connection.execute(tables.insert().values(name="governance", version=VERSION))
-    elif found == 1:
-        connection.execute(text("ALTER TABLE snapshots ADD COLUMN base TEXT NOT NULL DEFAULT ''"))
-        connection.execute(tables.update().where(tables.c.name == "governance").values(version=VERSION))
-    elif found > VERSION:
-        raise StoreError(
-            f"the governance tables are of version {found}, and this Abaton knows {VERSION}",
-            remedy="use a newer Abaton",
-        )
+tables = mark_version(
+    metadata,
+    "governance",
+    VERSION,
+    "go on with the version of Abaton that made it, or name a new registry and let people say yes again",
+)

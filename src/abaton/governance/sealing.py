@@ -3,24 +3,25 @@
 The content is compressed and cut into chunks of 64 KiB. Each is encrypted with AES-256-GCM under a key that is used
 for this envelope only and is itself sealed to the recipient (HPKE). The number of a chunk and whether it is the last
 are in its nonce, so chunks cannot be left out, repeated, exchanged or cut off. The sender signs all of it at the end.
-
-Everything here is a function from pieces of bytes to pieces of bytes; memory does not grow with the content. What
-:func:`opened` yields must not be used before it has come to its end: only then is it known to be whole and genuine.
-
-The head of a sealed envelope: for which study, from whom, to which key, and under which number.
-
 Everything in the head is readable on the way and bound to the content: change a letter and it does not open. The whole
 format is told byte by byte in ``docs/sealed-format.md``.
+
+Sealing and opening are functions from pieces of bytes to pieces of bytes; memory does not grow with the content. What
+:func:`opened` yields must not be used before it has come to its end: only then is it known to be whole and genuine.
+Sealed files are written and opened whole or not at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import IO, Any, Self, cast
 
 import zstandard
@@ -28,10 +29,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from abaton.canonical import canonical
-from abaton.errors import AbatonError, SettingsError
+from abaton.errors import AbatonError, Refused, SettingsError
+from abaton.files import replacing
 from abaton.governance.keys import Kind, PrivateKey, PublicKey, Ring
-from abaton.governance.refusals import Denied, RefusalCode
-from abaton.governance.tags import is_digest, is_name, is_tag
+from abaton.governance.words import Denied, RefusalCode, is_digest, is_name, is_tag
 
 MAGIC = b"ABATSEAL"
 FORMAT = "abaton-sealed/1"
@@ -292,11 +293,6 @@ def look(pieces: Iterable[bytes], find: Find) -> Looked:
     return Looked(preamble.header, seen.hexdigest(), size + len(signature))
 
 
-def peek(start: bytes) -> Preamble:
-    """The head of an envelope from its first bytes, not yet checked against anything."""
-    return read_preamble(Pieces([start]))
-
-
 def _sender(header: Header, find: Find) -> PublicKey:
     found = find(header.sender)
     if found is None:
@@ -375,3 +371,114 @@ class _Readable:
             self._waiting = chunk
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
         return taken
+
+
+_PIECE = 1 << 18
+_LONGEST_LINE = 1 << 28
+
+
+def pieces_of(path: Path) -> Iterator[bytes]:
+    """A file's bytes, a quarter of a megabyte at a time."""
+    try:
+        with path.open("rb") as file:
+            yield from pieces_in(file)
+    except OSError as error:
+        raise SettingsError(
+            "the file cannot be read", where=str(path), remedy=error.strerror or "check the path"
+        ) from None
+
+
+def pieces_in(file: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of an open file, a quarter of a megabyte at a time."""
+    while piece := file.read(_PIECE):
+        yield piece
+
+
+def canonical_lines(path: Path) -> Iterator[bytes]:
+    """The records of a file, one line each in the one form that stands for their content."""
+    with path.open("rb") as file:
+        if path.suffix == ".json":
+            yield canonical(_json(file.read(), path, 1)) + b"\n"
+            return
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
+            if line.strip():
+                yield canonical(_json(line, path, number)) + b"\n"
+
+
+def _json(raw: bytes, path: Path, line: int) -> object:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise Refused(
+            "this is not JSON",
+            where=f"{path.name}, line {line}",
+            remedy="mend it, or seal the file with --as-is",
+        ) from None
+
+
+def seal_file(
+    content: Iterable[bytes],
+    target: Path,
+    header: Header,
+    signer: PrivateKey,
+    recipient: PublicKey,
+    content_key: bytes,
+) -> int:
+    """Seal content into a file and return its size; the file is there only when it is complete and on the disk."""
+    size = 0
+    with appearing(target) as file:
+        for piece in seal(content, header, signer, recipient, content_key):
+            size += file.write(piece)
+    return size
+
+
+def open_file(
+    source: Path,
+    target: Path,
+    ring: Ring,
+    find: Find,
+    *,
+    accept: Callable[[Looked], object],
+    limit: int = MOST_CONTENT,
+) -> Looked:
+    """Open a sealed file; nothing is under the target's name until all of it is known to be whole and genuine.
+
+    Args:
+        source: The sealed file.
+        target: Where the content goes.
+        ring: The recipient's keys.
+        find: The sender's key by its id.
+        accept: Called once all is verified, before the content appears; it raises to refuse (replays, wrong study).
+        limit: The most bytes that the content may have.
+    """
+    looked = look(pieces_of(source), find)
+    with appearing(target) as file:
+        stream = opened(pieces_of(source), ring, find, limit=limit)
+        next(stream)
+        for piece in stream:
+            assert isinstance(piece, bytes)
+            file.write(piece)
+        accept(looked)
+    return looked
+
+
+@contextlib.contextmanager
+def appearing(target: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is complete, readable by its owner alone."""
+    try:
+        with replacing(target, mode=0o600) as begun, begun.open("wb") as file:
+            yield file
+        sync_folder(target.parent)
+    except OSError as error:
+        raise SettingsError(
+            "the file was not written", where=str(target), remedy=error.strerror or "choose another place"
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

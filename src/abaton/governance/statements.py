@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from abaton.canonical import canonical
 from abaton.errors import AbatonError
-from abaton.governance.refusals import Denied, RefusalCode
-from abaton.governance.tags import is_digest, is_name, is_tag
-from abaton.governance.times import stamp
+from abaton.governance.words import Denied, RefusalCode, is_digest, is_name, is_tag, stamp
 
 if TYPE_CHECKING:
     from abaton.governance.sealing import Looked
@@ -87,6 +85,7 @@ def check(statement: object, kind: str, find: Callable[[str], Verify | None]) ->
 RECEIPT = "receipt"
 ORDER = "deletion-order"
 DELETED = "deletion-receipt"
+CONFIRMED = "consent-receipt"
 
 Find = Callable[[str], Verify | None]
 """The check of a signing key by its id, or nothing if the key does not count."""
@@ -140,18 +139,21 @@ def read_order(statement: object, find: Find) -> Order:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The centre has deleted everything of a person in a study that came from one sender."""
+    """The centre has deleted everything of a person in a study that came from one sender, by one order."""
 
     study: str
     subject: str
     sender: str
+    order: str
     records: int
     at: str
 
 
-def write_deleted(signer: Signer, order: Order, sender: str, records: int, when: datetime) -> Statement:
-    """Confirm that an order was carried out."""
-    made = Deleted(order.study, order.subject, sender, records, stamp(when))
+def write_deleted(
+    signer: Signer, order: Order, ordered: str, sender: str, records: int, when: datetime
+) -> Statement:
+    """Confirm that an order was carried out: this very one, known by the fingerprint of its statement."""
+    made = Deleted(order.study, order.subject, sender, ordered, records, stamp(when))
     return state(signer, DELETED, asdict(made))
 
 
@@ -160,7 +162,23 @@ def read_deleted(statement: object, find: Find) -> Deleted:
     return _made(Deleted, check(statement, DELETED, find))
 
 
-T = TypeVar("T", Receipt, Order, Deleted)
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The centre has a consent: whose, to what, which one by its fingerprint, and since when."""
+
+    subject: str
+    study: str
+    document: str
+    consent: str
+    at: str
+
+
+def read_confirmed(statement: object, find: Find) -> Confirmed:
+    """A confirmation that the centre has signed."""
+    return _made(Confirmed, check(statement, CONFIRMED, find))
+
+
+T = TypeVar("T", Receipt, Order, Deleted, Confirmed)
 
 
 def _made(kind: type[T], body: dict[str, Any]) -> T:

@@ -35,13 +35,11 @@ from abaton.canonical import canonical, digest
 from abaton.errors import SettingsError, StoreError
 from abaton.governance.audit import Audit, Entry
 from abaton.governance.keys import Draw, PublicKey, Ring
-from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.senders import Sender, SenderRole, Senders
 from abaton.governance.statements import Signer, Statement, check, state
-from abaton.governance.tags import is_name
-from abaton.governance.times import first_moment, stamp
+from abaton.governance.words import Denied, RefusalCode, first_moment, is_name, stamp
 from abaton.records.deid.pseudonyms import MappingRow, Pseudonyms, letters
-from abaton.store import Database, insert_new
+from abaton.store import Database, insert_new, mark_version
 
 _PAD = 64  # identities of different lengths look alike
 _BATCH = 1_000
@@ -79,6 +77,17 @@ row_keys = sql.Table(
     sql.Column("wrapped", sql.LargeBinary, nullable=False),
 )
 
+VERSION = 2
+"""2: people are found by keyed BLAKE2b. A vault of version 1 would find nobody and name everybody anew."""
+
+for _metadata, _what in ((_rows_metadata, "vault row"), (_keys_metadata, "vault key")):
+    mark_version(
+        _metadata,
+        _what,
+        VERSION,
+        "re-identify with the version of Abaton that made it, and name new places under [vault]",
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class SealedRow:
@@ -103,7 +112,11 @@ class Vault:
 
     def __init__(self, url: str | Path, keys_url: str | Path, controller: PublicKey, draw: Draw) -> None:
         self.database = Database(url, _rows_metadata)
-        self.keys = Database(keys_url, _keys_metadata)
+        try:
+            self.keys = Database(keys_url, _keys_metadata)
+        except BaseException:
+            self.database.close()
+            raise
         self.controller, self._draw = controller, draw
 
     def find(self, study: str, tag: str) -> str | None:
@@ -162,11 +175,6 @@ class Vault:
         chosen = sql.select(sql.func.count()).select_from(rows).where(rows.c.study == study)
         return int(self.database.read(lambda connection: connection.scalar(chosen)) or 0)
 
-    def tags(self, study: str) -> list[str]:
-        """The tags of everybody whom a study has in the vault."""
-        chosen = sql.select(rows.c.tag).where(rows.c.study == study)
-        return self.database.read(lambda connection: sorted(connection.scalars(chosen)))
-
     def destroy_key(self, study: str, tag: str) -> bool:
         """Destroy the key of a row: from now on nobody can read it, not even from a backup of the rows."""
         row = self.row(study, tag)
@@ -197,7 +205,7 @@ class Vault:
     def open(self, row: SealedRow, ring: Ring) -> str:
         """The identity in a row, for the holder of the controller's private key.
 
-        Only :func:`abaton.governance.reidentify.reidentify` calls this: it asks for two signatures first.
+        Only :func:`reidentify` calls this: it asks for two signatures first.
         """
         chosen = sql.select(row_keys.c.recipient, row_keys.c.wrapped).where(row_keys.c.key == row.key)
         found = self.keys.read(lambda connection: connection.execute(chosen).first())
@@ -314,7 +322,7 @@ class Wish:
 
 
 def request(signer: Signer, wish: Wish, when: datetime, lasts: timedelta = timedelta(days=1)) -> Statement:
-    """The data controller asks who stands behind one pseudonym."""
+    """The data controller asks who is behind one pseudonym."""
     if not timedelta() < lasts <= LONGEST:
         raise SettingsError("a request lasts at most seven days", remedy="ask for less")
     body = {
@@ -343,7 +351,7 @@ def reidentify(
     approved: Statement,
     when: datetime,
 ) -> str:
-    """Who stands behind a pseudonym; the audit entry is written before the answer is known.
+    """Who is behind a pseudonym; the audit entry is written before the answer is known.
 
     Args:
         vault: The mapping table.

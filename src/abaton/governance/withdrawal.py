@@ -4,7 +4,9 @@ Invariants:
 (1) steps are done in order; a step is written down, with its audit entry, in one transaction after its action is done;
 (2) an action can be repeated without harm, so a crash at any moment only repeats the step that was under way;
 (3) a step that has to wait for somebody stays, with what it waits for and since when, on a list that anybody can see;
-(4) a case that is done is never begun again by itself.
+(4) a case that is done is never begun again by itself; one that is open begins anew if the person has said yes since;
+(5) a no is dated after the yes that it takes back, whatever has become of the site's clock in between;
+(6) of a case that is done nothing is kept but the person's tag, the dates and the signed statements.
 
 What a site does at each step of a withdrawal.
 """
@@ -21,18 +23,17 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from abaton.canonical import digest
 from abaton.errors import AbatonError, StoreError
 from abaton.governance import schema
 from abaton.governance.audit import Entry, append_in
 from abaton.governance.cohorts import leave_cohorts, mark_rounds
 from abaton.governance.outbox import Outbox
-from abaton.governance.refusals import Denied, RefusalCode
 from abaton.governance.registry import Registry
-from abaton.governance.standing import subject_lock
+from abaton.governance.standing import NEXT, newest_in, subject_lock
 from abaton.governance.statements import Find, Signer, Statement, read_deleted, write_order
-from abaton.governance.tags import is_name, is_tag
-from abaton.governance.times import moment, stamp
 from abaton.governance.vault import Vault
+from abaton.governance.words import Denied, RefusalCode, first_moment, is_name, is_tag, moment, stamp
 from abaton.store import Database
 
 
@@ -47,7 +48,7 @@ class CascadeStep(StrEnum):
     ROW = "destroy-row"
     COHORT = "leave-cohorts"
     ROUNDS = "mark-rounds"
-    DONE = "done"
+    DONE = schema.DONE
 
 
 ORDER_OF_STEPS = tuple(CascadeStep)
@@ -60,9 +61,9 @@ class Case:
     Args:
         study: The study.
         subject: The person's tag in the registry.
-        row: The tag of the person's row in the vault.
+        row: The tag of the person's row in the vault; empty once the row is destroyed.
         step: What has to be done next.
-        since: When the person withdrew.
+        since: When the person withdrew, by the site's clock.
         changed: When the last step was done.
         waits_for: What the next step waits for; empty if it was not tried, or nothing is in its way.
         evidence: What the steps gave, such as signed statements.
@@ -95,7 +96,7 @@ class Cascade:
 
     Args:
         database: The governance database of the site.
-        actions: What to do at each step (see :func:`abaton.governance.actions.site_actions`).
+        actions: What to do at each step (see :func:`site_actions`).
     """
 
     def __init__(self, database: Database, actions: Mapping[CascadeStep, Action]) -> None:
@@ -106,30 +107,9 @@ class Cascade:
             )
         self.database, self.actions = database, actions
 
-    def begin(self, study: str, subject: str, row: str, when: datetime) -> Case:
-        """Open a case, or find the one that is open; after a case is done, a new yes and a new no open a new one."""
-        if not is_name(study) or not is_tag(subject) or not is_tag(row):
-            raise Denied(
-                RefusalCode.MALFORMED, "a withdrawal names a study and a person's tags", where="withdrawal"
-            )
-        values = {
-            "row": row,
-            "step": CascadeStep.STOP.value,
-            "since": stamp(when),
-            "changed": stamp(when),
-            "waits_for": "",
-            "evidence": "{}",
-        }
-
-        def work(connection: sql.Connection) -> None:
-            found = _find(connection, study, subject)
-            if found is not None and found.step is not CascadeStep.DONE:
-                return
-            connection.execute(schema.withdrawals.delete().where(_this(study, subject)))
-            connection.execute(schema.withdrawals.insert().values(study=study, subject=subject, **values))
-            append_in(connection, Entry("withdrawal-started", about=subject, study=study), when)
-
-        self.database.write(work, lock=subject_lock(subject))
+    def begin(self, study: str, subject: str, row: str, when: datetime, *, sent: bool = True) -> Case:
+        """Open a case, or find the one that is open; see :func:`open_case`."""
+        open_case(self.database, study, subject, row, when, sent=sent)
         return self.case(study, subject)
 
     def case(self, study: str, subject: str) -> Case:
@@ -171,6 +151,8 @@ class Cascade:
         following = ORDER_OF_STEPS[ORDER_OF_STEPS.index(case.step) + 1]
         text = json.dumps({**case.evidence, **evidence}, sort_keys=True)
         values = {"step": following.value, "changed": stamp(when), "waits_for": "", "evidence": text}
+        if case.step is CascadeStep.ROW:
+            values["row"] = ""
 
         def work(connection: sql.Connection) -> None:
             chosen = schema.withdrawals.update().where(
@@ -196,14 +178,52 @@ class Cascade:
         )
 
 
+def open_case(
+    database: Database, study: str, subject: str, row: str, when: datetime, *, sent: bool = True
+) -> None:
+    """Open a person's case unless one is open; whoever has said yes since it was opened has a new one.
+
+    Args:
+        database: The governance database of the site.
+        study: The study.
+        subject: The person's tag.
+        row: The tag of the person's row in the vault; empty if there is none.
+        when: The time now.
+        sent: Whether the centre may have something of the person in this study: then it is ordered to delete it.
+    """
+    if not is_name(study) or not is_tag(subject) or not (is_tag(row) or row == ""):
+        raise Denied(
+            RefusalCode.MALFORMED, "a withdrawal names a study and a person's tags", where="withdrawal"
+        )
+
+    def work(connection: sql.Connection) -> None:
+        found, consent = _find(connection, study, subject), newest_in(connection, subject, study) or {}
+        before = None if found is None or found.step is CascadeStep.DONE else found
+        is_back = consent.get("status") == "active"
+        if before is not None and (before.step is CascadeStep.STOP or not is_back):
+            return
+        said = first_moment(consent.get("dateTime"))
+        no = when if said is None else max(when, said + NEXT)
+        ordered = sent or (before is not None and before.evidence.get("sent", True))
+        values = {
+            "row": row,
+            "step": CascadeStep.STOP.value,
+            "since": stamp(no),
+            "changed": stamp(when),
+            "waits_for": "",
+            "evidence": json.dumps({"sent": ordered}),
+        }
+        connection.execute(schema.withdrawals.delete().where(_this(study, subject)))
+        connection.execute(schema.withdrawals.insert().values(study=study, subject=subject, **values))
+        append_in(connection, Entry("withdrawal-started", about=subject, study=study), when)
+
+    database.write(work, lock=subject_lock(subject))
+
+
 def pending(database: Database) -> list[Case]:
     """The open cases, the oldest first; anybody may look."""
     table = schema.withdrawals
-    chosen = (
-        sql.select(table)
-        .where(table.c.step != CascadeStep.DONE.value)
-        .order_by(table.c.since, table.c.subject)
-    )
+    chosen = sql.select(table).where(table.c.step != schema.DONE).order_by(table.c.since, table.c.subject)
     return database.read(lambda connection: [_read(row) for row in connection.execute(chosen)])
 
 
@@ -226,25 +246,37 @@ Send = Callable[[Statement], Statement | None]
 
 
 @dataclass(frozen=True, slots=True)
+class ToCentre:
+    """A site's way to the research centre.
+
+    Args:
+        signer: The site's signing key.
+        send: Takes an order there.
+        find: The centre's signing key by its id.
+    """
+
+    signer: Signer
+    send: Send
+    find: Find
+
+
+@dataclass(frozen=True, slots=True)
 class LeavingSite:
     """All that a site needs to let somebody go.
 
     Args:
         registry: The consents.
-        outbox: What waits to be sent.
+        outbox: What waits to be sent; nothing at a site that sends no records.
         vault: The mapping table; nothing if the study keeps none.
-        signer: The site's signing key.
-        send: The way to the centre.
-        find: The centre's signing key by its id.
+        centre: Opens the way to the centre, asked for only where the centre may have something; nothing if the site
+            names none.
         forget: Deletes other local copies of a person in a study, such as caches: (study, subject tag).
     """
 
     registry: Registry
-    outbox: Outbox
-    vault: Vault | None
-    signer: Signer
-    send: Send
-    find: Find
+    outbox: Outbox | None = None
+    vault: Vault | None = None
+    centre: Callable[[], ToCentre] | None = None
     forget: Callable[[str, str], None] = lambda study, subject: None
 
 
@@ -253,34 +285,48 @@ def site_actions(site: LeavingSite) -> Mapping[CascadeStep, Action]:
     database = site.registry.database
 
     def stop(case: Case, when: datetime) -> Mapping[str, Any]:
-        site.registry.withdraw(case.subject, case.study, when)
+        site.registry.withdraw(case.subject, case.study, when, said=moment(case.since))
         return {}
 
     def local(case: Case, when: datetime) -> Mapping[str, Any]:
         site.forget(case.study, case.subject)
-        site.outbox.forget(case.study, case.subject)
+        if site.outbox is not None:
+            site.outbox.forget(case.study, case.subject)
         return {}
 
     def order(case: Case, when: datetime) -> Mapping[str, Any]:
+        if not case.evidence.get("sent", True):
+            return {}
+        if site.centre is None:
+            raise Waiting("a-centre-in-the-site-document")
         # Dated with the withdrawal, so that the order is the same however often it is made.
-        return {"order": write_order(site.signer, case.study, case.subject, moment(case.since))}
+        return {"order": write_order(site.centre().signer, case.study, case.subject, moment(case.since))}
 
     def receipt(case: Case, when: datetime) -> Mapping[str, Any]:
-        answer = site.send(case.evidence["order"])
+        if "order" not in case.evidence:  # nothing of the person has ever left in this study
+            return {}
+        if site.centre is None:
+            raise Waiting("a-centre-in-the-site-document")
+        centre = site.centre()
+        answer = centre.send(case.evidence["order"])
         if answer is None:
             raise Waiting("the-centre")
-        deleted = read_deleted(answer, site.find)
-        if (deleted.study, deleted.subject) != (case.study, case.subject):
+        deleted = read_deleted(answer, centre.find)
+        if (deleted.study, deleted.subject, deleted.order) != (
+            case.study,
+            case.subject,
+            digest(case.evidence["order"]),
+        ):
             raise Denied(RefusalCode.FORGED, "the deletion receipt is for something else", where="withdrawal")
         return {"receipt": answer}
 
     def key(case: Case, when: datetime) -> Mapping[str, Any]:
-        if site.vault is not None:
+        if site.vault is not None and case.row:
             site.vault.destroy_key(case.study, case.row)
         return {}
 
     def row(case: Case, when: datetime) -> Mapping[str, Any]:
-        if site.vault is not None:
+        if site.vault is not None and case.row:
             site.vault.destroy_row(case.study, case.row)
         return {}
 
@@ -290,6 +336,7 @@ def site_actions(site: LeavingSite) -> Mapping[CascadeStep, Action]:
 
     def rounds(case: Case, when: datetime) -> Mapping[str, Any]:
         marked = mark_rounds(database, case.study, case.subject, when)
+        database.scrub(schema.withdrawals)  # the tag of the vault's row goes from the file, too
         return {"rounds": [list(round_) for round_ in marked]}
 
     steps = (stop, local, order, receipt, key, row, cohort, rounds)

@@ -1,6 +1,5 @@
-"""Experiments: cohorts, data sets, partitions, heterogeneity, and runs that can be repeated from a recipe."""
+"""Experiments: invented hospitals, data sets, partitions, heterogeneity, and runs that a recipe makes again."""
 
-from abaton.lab.cohort import cohort
 from abaton.lab.datasets import DataSet, load
 from abaton.lab.environment import Environment, Group, deal, heterogeneous, homogeneous
 from abaton.lab.images import Preparation
@@ -22,7 +21,6 @@ __all__ = [
     "World",
     "build",
     "by_group",
-    "cohort",
     "deal",
     "heterogeneous",
     "homogeneous",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from abaton.control import Asynchronous, ByValidation, Rules, Scored, Synchronous, TrainSettings
+from abaton.control import Asynchronous, ByValidation, Pacing, Rules, Scored, Synchronous, TrainSettings
 from abaton.federation import Dossier, Federation, Holding
 from abaton.lab.datasets import DataSet
 from abaton.lab.environment import heterogeneous
@@ -27,7 +27,7 @@ from abaton.store import Journal, Store
 
 _TRIED = 1000
 COUNTS = (1, 2, 3, 5, None)
-PACINGS: Mapping[str, Synchronous | Asynchronous] = {
+PACINGS: Mapping[str, Pacing] = {
     "synchronous": Synchronous(),
     "asynchronous": Asynchronous(),
 }

@@ -10,9 +10,9 @@ import numpy as np
 from abaton.control import TrainSettings
 from abaton.errors import SettingsError
 from abaton.lab.sites import Split
-from abaton.learning import Examples, Model, Score, Trained
-from abaton.learning.model import Enough, Way
-from abaton.vectors import Layout, Vector
+from abaton.learning import Examples, Lesson, Model, Score, Trained
+from abaton.learning.model import Way
+from abaton.vectors import Vector
 
 KINDS = ("flipped", "noise")
 
@@ -30,7 +30,7 @@ def poisoned(kind: str, split: Split, model: Model, classes: int) -> tuple[Split
     raise SettingsError(f"there is no bad learner '{kind}'", remedy=f"use one of {', '.join(KINDS)}")
 
 
-class Noise:
+class Noise(Model):
     """A model whose training gives random numbers; everything else is as it should be.
 
     >>> from abaton.learning import logistic, train_model
@@ -42,12 +42,7 @@ class Noise:
     """
 
     def __init__(self, model: Model) -> None:
-        self._model = model
-
-    @property
-    def layout(self) -> Layout:
-        """Which part of the vector is which tensor."""
-        return self._model.layout
+        self._model, self.layout = model, model.layout
 
     @property
     def remembers(self) -> bool:
@@ -66,18 +61,10 @@ class Noise:
         """As many batches as training takes."""
         return self._model.steps(examples, settings)
 
-    def epochs(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-        enough: Enough | None = None,
-    ) -> Iterator[Trained]:
+    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
         """Random weights after every epoch; there are as many as an honest learner would have taken."""
-        for trained in self._model.epochs(vector, data, settings, shuffle, local, enough):
-            yield replace(trained, vector=shuffle.standard_normal(self.layout.size, dtype=np.float32))
+        for trained in self._model.epochs(vector, data, lesson):
+            yield replace(trained, vector=lesson.shuffle.standard_normal(self.layout.size, dtype=np.float32))
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Predict as the honest model does."""

@@ -15,19 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abaton.control import ByValidation, Rules, TrainSettings, policies
 from abaton.engines import Profile
 from abaton.errors import SettingsError
 from abaton.federation import Dossier, Federation, Holding
-from abaton.lab.datasets import DataSet, load
+from abaton.lab.datasets import Columns, DataSet, load
 from abaton.lab.environment import Environment, heterogeneous
 from abaton.lab.images import Preparation, prepare
-from abaton.lab.partition import Partition, partition
+from abaton.lab.partition import Partition, by_group, partition
 from abaton.lab.poison import poisoned
 from abaton.lab.settings import Setting, Task, World
 from abaton.lab.sites import Split, sites
 from abaton.learning import Examples, Model
+from abaton.study.named import ROBUST, SERVER, chosen
+from abaton.study.named import made as part_of
 from abaton.vectors import Vector
 
 VALIDATION, RHO = 0.05, 0.005  # the paper's share of validation examples, and FedAsync's proximal factor
@@ -46,7 +49,11 @@ def federation(
     time: float,
     measure: str,
     own: bool,
+    server: str,
+    robust: str,
     bad: Mapping[str, str],
+    codec: str,
+    downlink: str | None,
 ) -> Federation:
     """The federation that a recipe describes."""
     setting = Setting(
@@ -56,7 +63,11 @@ def federation(
         time,
         measure,
         own,
+        server,
+        robust,
         {int(place): kind for place, kind in bad.items()},
+        codec,
+        downlink,
     )
     return make(setting, policy, seed)
 
@@ -65,8 +76,10 @@ def make(setting: Setting, policy: str, seed: int) -> Federation:
     """A federation that is ready to run."""
     if not setting.rounds > 0:
         raise SettingsError(f"rounds is {setting.rounds}", where="setting", remedy="use a number above 0")
-    data, world = data_of(setting.task), setting.world
-    dealt = _deal(data, world, seed)
+    data = data_of(setting.task)
+    dealt = _deal(data, setting, seed)
+    world = replace(setting.world, learners=len(dealt.learners))
+    setting = replace(setting, world=world)
     machines = _machines(dealt, world)
     model = network(setting.task, data)
     rules = _rules(setting, policy, seed, _seconds(setting, dealt, machines, model))
@@ -82,7 +95,32 @@ def make(setting: Setting, policy: str, seed: int) -> Federation:
     recipe = setting.recipe(policy, seed)
     facts = {"partition": summary(dealt, data.classes, machines)}
     dossier = Dossier(recipe["name"], recipe["settings"], facts=facts, use={"classes": list(data.classes)})
-    return Federation(model, holdings, rules, dossier=dossier)
+    return Federation(model, holdings, rules, setting.codec, downlink=setting.downlink, dossier=dossier)
+
+
+def fitting(setting: Setting) -> list[str]:
+    """The paper's policies that can go by a setting: not every one goes with every server optimiser or robust mixing.
+
+    Raises:
+        SettingsError: A setting is wrong for itself, or no policy goes with it.
+    """
+    if setting.task.group is not None:
+        world = replace(setting.world, learners=len(np.unique(_groups(data_of(setting.task)))))
+        setting = replace(setting, world=world)
+    usual = replace(setting, server="plain", robust="")
+    if setting == usual:
+        return list(policies.POLICIES)
+    found, why = [], None
+    for name in policies.POLICIES:
+        _rules(usual, name, 0, 1.0)
+        try:
+            _rules(setting, name, 0, 1.0)
+            found.append(name)
+        except SettingsError as error:
+            why = error
+    if not found and why is not None:
+        raise why
+    return found
 
 
 def summary(dealt: Partition, names: tuple[str, ...], machines: Environment) -> dict[str, Any]:
@@ -106,7 +144,7 @@ def right(model: Model, vector: Vector, data: Examples) -> float:
 
 def data_of(task: Task) -> DataSet:
     """The data set, made ready for the network."""
-    return _load(task.data, task.folder, task.network)
+    return _load(task.data, task.folder, task.network, Columns(task.label, task.group))
 
 
 def network(task: Task, data: DataSet) -> Model:
@@ -128,11 +166,11 @@ def network(task: Task, data: DataSet) -> Model:
 
 
 @lru_cache(maxsize=2)
-def _load(name: str, folder: str | None, kind: str) -> DataSet:
+def _load(name: str, folder: str | None, kind: str, columns: Columns) -> DataSet:
     if kind not in ("mlp", "cnn"):
         raise SettingsError(f"there is no network '{kind}'", where="network", remedy="use 'mlp' or 'cnn'")
     place = Path(folder) if folder else None
-    raw = load(name, folder=place, how=None)
+    raw = load(name, folder=place, how=None, columns=columns)
     train, test = raw.train, raw.test
     if train.y.ndim != 1:
         raise SettingsError(
@@ -145,7 +183,20 @@ def _load(name: str, folder: str | None, kind: str) -> DataSet:
     return replace(raw, train=Examples(x_train, train.y), test=Examples(x_test, test.y))
 
 
-def _deal(data: DataSet, world: World, seed: int) -> Partition:
+def _groups(data: DataSet) -> NDArray[Any]:
+    if data.groups is None:
+        raise SettingsError(
+            f"the data set '{data.name}' does not say who its rows come from",
+            where="group",
+            remedy="name a column of a table, or choose a data set with groups ('abaton lab data')",
+        )
+    return data.groups
+
+
+def _deal(data: DataSet, setting: Setting, seed: int) -> Partition:
+    world = setting.world
+    if setting.task.group is not None:
+        return by_group(data.labels, _groups(data))
     chosen = seed if world.partition_seed is None else world.partition_seed
     rng = np.random.default_rng(chosen)
     return partition(
@@ -181,8 +232,15 @@ def _seconds(setting: Setting, dealt: Partition, machines: Environment, model: M
 def _rules(setting: Setting, policy: str, seed: int, seconds: float) -> Rules:
     parts: dict[str, Any] = dict(policies.policy(policy))
     training = setting.training
-    if "weighting" in parts and isinstance(parts["weighting"][0], ByValidation):
-        parts["weighting"] = (ByValidation(setting.measure, own=setting.own),)
+    judged = ByValidation(setting.measure, own=setting.own)
+    if "weighting" in parts:
+        parts["weighting"] = tuple(p if p.asks is None else judged for p in parts["weighting"])
+    if setting.server != "plain":
+        parts["server"] = part_of(SERVER, chosen(setting.server))
+    if setting.robust:
+        robust = parts["robust"] = part_of(ROBUST, chosen(setting.robust))
+        if hasattr(parts["pacing"], "quorum"):
+            parts["pacing"] = replace(parts["pacing"], quorum=robust.least)
     if policy == "FedAsync":
         training = replace(training, proximal=RHO)
     if policy == "AsyncDVW(a)":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from abaton.control.accountant import Lots, curve
+from abaton.control.privacy import Lots, curve
 from abaton.errors import SettingsError
 
 NEIGHBOURS: dict[str, str] = {

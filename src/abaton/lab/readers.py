@@ -92,7 +92,7 @@ def read_table(paths: list[Path], label: str, group: str | None) -> Raw:
     import polars as pl
 
     try:
-        frames = [pl.read_csv(path, infer_schema_length=None) for path in paths]
+        frames = [pl.read_csv(path, infer_schema_length=None, **_written(path)) for path in paths]
         whole = pl.concat(frames, how="vertical_relaxed")
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError):
         # The parser's own words may quote a row.
@@ -112,6 +112,14 @@ def read_table(paths: list[Path], label: str, group: str | None) -> Raw:
     x = np.concatenate(columns, axis=1)
     test = np.arange(len(whole)) >= len(frames[0]) if len(paths) == 2 else every(y, 5)
     return Raw(x[~test], y[~test], x[test], y[test], None if who is None else who[~test])
+
+
+def _written(path: Path) -> dict[str, Any]:
+    """How a table is written: a spreadsheet of many countries has semicolons, and commas within numbers."""
+    with path.open("rb") as stream:
+        first = stream.readline(1 << 16)
+    marks = first.count(b";") > first.count(b",")
+    return {"separator": ";", "decimal_comma": True} if marks else {}
 
 
 def _columns(series: Any, path: Path) -> NDArray[np.float32]:

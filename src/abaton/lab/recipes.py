@@ -11,7 +11,6 @@ from abaton.federation import Federation
 
 # A new recipe is one function in the lab, and one line here.
 RECIPES: Mapping[str, str] = {
-    "clinics": "abaton.lab.clinics:federation",
     "policy": "abaton.lab.policies:federation",
 }
 

@@ -18,12 +18,16 @@ class Task:
         folder: where named sets lie.
         network: `mlp`, one hidden layer on images of 8x8; or `cnn`, the papers' networks on images as they have them.
         hidden: the width of the hidden layer.
+        label: the column of a table that is learnt.
+        group: the column of a table that names the hospital or person; each is a learner, if it is given.
     """
 
     data: str = "synthetic"
     folder: str | None = None
     network: str = "mlp"
     hidden: int = 96
+    label: str = "label"
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,10 @@ class Setting:
         rounds: how long it may take, in rounds of SyncFedAvg.
         measure: by what policies that weigh by validation judge a model.
         own: whether the learner's own validation set counts in that.
+        server: what is made of the change that a mix proposes, as a line such as `adam(rate=0.02)`.
+        robust: how a round's updates are mixed, as a line such as `krum(liars=1)`; by their weighted mean if not given.
         bad: learners that send something else than they should, by place in the order of size: `flipped` or `noise`.
+        codec, downlink: how updates travel, and versions of the community model.
     """
 
     task: Task = field(default_factory=Task)
@@ -74,7 +81,11 @@ class Setting:
     rounds: float = 4.0
     measure: str = "micro_f1"
     own: bool = True
+    server: str = "plain"
+    robust: str = ""
     bad: Mapping[int, str] = field(default_factory=dict)
+    codec: str = "raw"
+    downlink: str | None = None
 
     def recipe(self, policy: str, seed: int) -> dict[str, Any]:
         """What the store keeps so that a run can be built again."""
@@ -93,6 +104,10 @@ class Setting:
             "time": self.rounds,
             "measure": self.measure,
             "own": self.own,
+            "server": self.server,
+            "robust": self.robust,
             "bad": {str(place): kind for place, kind in self.bad.items()},
+            "codec": self.codec,
+            "downlink": self.downlink,
         }
         return {"name": "policy", "settings": settings}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from abaton.learning.crew import Crew, CrewError
 from abaton.learning.learner import Epoch, Learner, Update, Watch, cycle_ends
-from abaton.learning.model import Examples, Model, Score, Trained, train_model
+from abaton.learning.model import Examples, Lesson, Model, Score, Trained, train_model
 from abaton.learning.personal import Personal
 from abaton.learning.policy import AdmitsAll, Reply, Request, SitePolicy
 from abaton.learning.pool import Job
@@ -29,6 +29,7 @@ __all__ = [
     "Examples",
     "Job",
     "Learner",
+    "Lesson",
     "Model",
     "Personal",
     "Reply",

@@ -161,6 +161,45 @@ def calibration_intercept(scores: Floats, cases: Floats, controls: Floats) -> Fl
     return shift
 
 
+def recalibration(counts: ScoreCounts) -> tuple[float, float]:
+    """Intercept and slope, on the scale of log odds, that make predictions right in the mean and in their spread.
+
+    Where they cannot be told, or a higher prediction would become a lower one, nothing is changed: 0 and 1.
+    """
+    if not counts.cases.sum() or not counts.controls.sum():
+        return 0.0, 1.0
+    intercept, slope = _recalibrated(counts.scores, counts.cases[None], counts.controls[None])[0]
+    return (float(intercept), float(slope)) if np.isfinite(intercept) and slope > 0 else (0.0, 1.0)
+
+
+def net_benefit(counts: ScoreCounts, thresholds: Floats) -> tuple[Floats, Floats]:
+    """The decision curve: the net benefit of treating whoever is above a threshold, and of treating everybody.
+
+    Net benefit is the share of true positives less that of false ones, weighed by the odds of the threshold
+    (Vickers and Elkin, 2006). Treating nobody has none.
+    """
+    n, above = counts.subjects, counts.scores[None] >= thresholds[:, None]
+    odds = thresholds / (1 - thresholds)
+    treated = (above * counts.cases).sum(1) / n - odds * (above * counts.controls).sum(1) / n
+    return treated, counts.cases.sum() / n - odds * counts.controls.sum() / n
+
+
+Measure = Callable[[Floats, Floats, Floats], Floats]
+
+
+def measures_of(specificity: float) -> dict[str, Measure]:
+    """All measures of a model that foretells an outcome, by their names."""
+    return {
+        "auroc": auroc,
+        "auprc": auprc,
+        f"sensitivity at specificity {specificity:g}": sensitivity_at(specificity),
+        "calibration slope": calibration_slope,
+        "calibration intercept": calibration_intercept,
+        "accuracy": accuracy,
+        "brier": brier,
+    }
+
+
 def judge(
     counts: ScoreCounts,
     *,
@@ -173,15 +212,7 @@ def judge(
 
     With cases only or controls only, what needs both cannot be told and is not a number.
     """
-    measures: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
-        "auroc": auroc,
-        "auprc": auprc,
-        f"sensitivity at specificity {specificity:g}": sensitivity_at(specificity),
-        "calibration slope": calibration_slope,
-        "calibration intercept": calibration_intercept,
-        "accuracy": accuracy,
-        "brier": brier,
-    }
+    measures = measures_of(specificity)
     if not counts.subjects:
         return dict.fromkeys(measures, Estimate(np.nan, np.nan, np.nan))
     if not counts.cases.sum() or not counts.controls.sum():
@@ -200,7 +231,7 @@ def judge(
         for name, measure in measures.items():
             drawn[name].append(measure(counts.scores, cases, controls))
     return {
-        name: _estimate(
+        name: interval(
             float(measure(counts.scores, counts.cases[None], counts.controls[None])[0]),
             np.concatenate(drawn[name]) if resamples else np.empty(0),
             level,
@@ -221,7 +252,7 @@ def judge_values(
     for _ in range(resamples):
         some = chance.integers(0, len(actual), len(actual))
         rows.append(_value_measures(predicted[some], actual[some]))
-    return {name: _estimate(rows[0][name], np.array([r[name] for r in rows[1:]]), level) for name in rows[0]}
+    return {name: interval(rows[0][name], np.array([r[name] for r in rows[1:]]), level) for name in rows[0]}
 
 
 def wilson(hits: float, n: float, z: float = 1.959964) -> Estimate:
@@ -260,7 +291,8 @@ def _resampled(counts: Floats, rows: int, chance: np.random.Generator) -> Floats
     return chance.multinomial(n, counts / n, size=rows).astype(np.float64)
 
 
-def _estimate(value: float, drawn: Floats, level: float) -> Estimate:
+def interval(value: float, drawn: Floats, level: float) -> Estimate:
+    """A number with the interval in which so large a share of the resampled ones lie."""
     known = drawn[np.isfinite(drawn)]
     if not len(known):
         return Estimate(value, np.nan, np.nan)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
-_KNOWN = ("abaton", "builtins", "torch", "sklearn", "typing", "abc")  # told apart by the software's versions
+# told apart by the software's versions
+_KNOWN = {"abaton", "numpy", "torch", "sklearn", "pydantic"} | sys.stdlib_module_names
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def own_code(things: Iterable[object], *, settings: bool = False) -> str:
-    """A digest of what the classes of some objects do; nothing if none of the classes is one's own.
+    """A digest of what the classes of some objects do; nothing if none of the classes is your own.
 
     Args:
         things: The objects.

@@ -20,7 +20,6 @@ from abaton.vectors import Layout, Vector
 
 _AFTER = {nn.ReLU: kernels.RELU, nn.Tanh: kernels.TANH, nn.Sigmoid: kernels.SIGMOID}
 _SCORE_BATCH = 1024
-_NO_LABELS, _NO_VALUES = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,35 +44,41 @@ class DenseNetwork:
 
     def epoch(self, model: Vector, data: Examples, order: Order, solver: Solver, rate: float) -> float:
         """Train a model, in place, on the examples named in order; the sum of their losses."""
-        s = solver.settings
-        loss = kernels.epoch(
-            self.layers, model, self.rows(data.x), *self._targets(data.y), order, s.batch_size,
-            solver.anchor, solver.first, solver.second, solver.kind, solver.steps,
-            rate, s.momentum, s.proximal, s.clip,
+        s, losses = solver.settings, np.zeros(1)
+        kept = (model, solver.anchor, solver.first, solver.second)
+        one, anchor, first, second = (each.reshape(1, -1) for each in kept)
+        kernels.epochs(
+            self.layers, one, self.rows(data.x), np.asarray(data.y, np.float64), order,
+            np.array([0, len(order)]), self.labels, s.batch_size, anchor, first, second, solver.kind,
+            np.array([solver.steps]), rate, s.momentum, s.proximal, s.clip, losses, kernels.NOTHING,
         )  # fmt: skip
-        if loss == kernels.WRONG_LABEL:
+        if losses[0] == kernels.WRONG_LABEL:
             raise SettingsError(
                 "a label is not one of the model's classes",
                 where="labels",
                 remedy=f"number the classes from 0 to {self.layers[-1, kernels.OUTPUTS] - 1}",
             )
         solver.steps += -(-len(order) // s.batch_size)
-        return float(loss)
+        return float(losses[0])
 
     def outputs(self, model: Vector, x: NDArray[Any]) -> NDArray[np.float32]:
         """The network's outputs for all inputs."""
         made = np.empty((len(x), int(self.layers[-1, kernels.OUTPUTS])), np.float32)
-        kernels.outputs_of(self.layers, model, self.rows(x), _SCORE_BATCH, made)
+        one, none = np.require(model, requirements="W").reshape(1, -1), kernels.NOTHING
+        kernels.epochs(
+            self.layers, one, self.rows(x), np.empty(0), np.arange(len(x)), np.array([0, len(x)]), 0, _SCORE_BATCH,
+            one, none, none, 0, np.zeros(1, np.int64), 0.0, 0.0, 0.0, 0.0, np.zeros(1), made,
+        )  # fmt: skip
         return made
 
     def rows(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """Inputs as the first layer takes them: without a copy, if they are so already."""
         return np.ascontiguousarray(x, dtype=np.float32).reshape(len(x), -1)
 
-    def _targets(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        if self.classes:
-            return np.ascontiguousarray(y, dtype=np.int64), _NO_VALUES
-        return _NO_LABELS, np.ascontiguousarray(y, dtype=np.float32)
+    @property
+    def labels(self) -> int:
+        """How many labels there are; none if the targets are values."""
+        return int(self.layers[-1, kernels.OUTPUTS]) if self.classes else 0
 
 
 def dense_network(module: nn.Module, layout: Layout, *, classes: bool) -> DenseNetwork | None:
@@ -85,7 +90,7 @@ def dense_network(module: nn.Module, layout: Layout, *, classes: bool) -> DenseN
     >>> from abaton.learning.torch_model import layout_of
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> dense_network(net, layout_of(net), classes=True).layers.tolist()
-    [[4, 3, 0, 12, 1], [3, 2, 15, 21, 0]]
+    [[4, 3, 0, 12, 1, 7], [3, 2, 15, 21, 0, 9]]
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.Linear(3, 2))
     >>> dense_network(net, layout_of(net), classes=True) is None
     True
@@ -101,10 +106,9 @@ def dense_network(module: nn.Module, layout: Layout, *, classes: bool) -> DenseN
                 return None  # used twice, or not trained
             if rows and rows[-1][kernels.OUTPUTS] != part.in_features:
                 return None
-            after_all = kernels.LINEAR
-            rows.append(
-                [part.in_features, part.out_features, weights, -1 if bias is None else bias, after_all]
-            )
+            total = part.out_features + (rows[-1][kernels.TOTAL] if rows else part.in_features)
+            sizes, places = [part.in_features, part.out_features], [weights, -1 if bias is None else bias]
+            rows.append([*sizes, *places, kernels.LINEAR, total])
             used += part.weight.numel() + (0 if part.bias is None else part.bias.numel())
         elif type(part) in _AFTER and rows and rows[-1][kernels.AFTER] == kernels.LINEAR:
             rows[-1][kernels.AFTER] = _AFTER[type(part)]

@@ -16,7 +16,7 @@ from abaton.control.draw import round_key
 from abaton.control.messages import Counts, TrainSettings
 from abaton.errors import LayoutError, SettingsError
 from abaton.learning.metrics import count, label_counts
-from abaton.learning.model import Enough, Examples, Model, Trained, last
+from abaton.learning.model import Enough, Examples, Lesson, Model, Trained, last
 from abaton.learning.policy import ADMITS_ALL, SitePolicy
 from abaton.vectors import Vector
 
@@ -111,6 +111,7 @@ class Learner:
 
     Attributes:
         policy: what the learner's site does not do and does not let go of; asked by whatever carries its tasks.
+        downlink: how versions of the community model travel to it, if they are compressed.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Learner:
         self.name, self.model, self.examples, self.codec, self.seed = name, model, examples, codec, seed
         self.validation, self.secret, self.batch = validation, secret, batch
         self.policy: SitePolicy = ADMITS_ALL
+        self.downlink: Pipeline | None = None
         self.forget()
 
     @classmethod
@@ -190,6 +192,11 @@ class Learner:
         """How many examples a task is trained on."""
         held = self.validation if settings.complete else None
         return len(self.examples) + (0 if held is None else len(held))
+
+    @property
+    def declared(self) -> int:
+        """How many examples the learner says that it trains on when it joins."""
+        return len(self.examples)
 
     @property
     def labels(self) -> Counts:
@@ -294,7 +301,7 @@ class Learner:
                 remedy="check the site's cohort with 'abaton site check', or leave the learner out",
             )
         data, chance = self._data(settings), self._generator(task)
-        return self.model.epochs(start, data, settings, chance, self._local, enough)
+        return self.model.epochs(start, data, Lesson(settings, chance, self._local, enough))
 
     def _data(self, settings: TrainSettings) -> Examples:
         held = self.validation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
+from abaton.learning.shuffle import Order, epoch_order, stretches
 from abaton.vectors import Layout, Vector
 
 
@@ -69,41 +71,83 @@ Way = Literal["threads", "processes", "here"]
 """How many learners with a model may train at once: beside each other, in processes, or one after the other."""
 
 
-class Model(Protocol):
-    """Something that can be trained from a flat vector and scored."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Lesson:
+    """How a model is trained in one task.
 
-    @property
-    def layout(self) -> Layout:
-        """Which part of the vector is which tensor."""
+    Attributes:
+        settings: epochs, batches, learning rate and the rest.
+        shuffle: where everything random comes from.
+        local: what stayed at the site from the task before.
+        enough: asked after every batch whether training ends there, if there is a time budget.
+    """
+
+    settings: TrainSettings
+    shuffle: np.random.Generator
+    local: Mapping[str, Vector] = field(default_factory=dict)
+    enough: Enough | None = None
+
+    def epochs(self, data: Examples) -> Iterator[Iterator[Order]]:
+        """Epoch by epoch the batches to train on, each as the places of its rows; the last one ends where it should.
+
+        >>> lesson = Lesson(TrainSettings(batch_size=2, steps=3), np.random.default_rng(0))
+        >>> data = Examples(np.zeros((4, 1), np.float32), np.zeros(4, np.int64))
+        >>> [[len(rows) for rows in batches] for batches in lesson.epochs(data)]
+        [[2, 2], [2]]
+        """
+        require_examples(data)
+        done, over = 0, False
+
+        def batches() -> Iterator[Order]:
+            nonlocal done, over
+            order = epoch_order(data.y, self.settings.window, self.shuffle)
+            for rows in stretches(order, self.settings, done, asked=True):
+                yield rows
+                done += 1
+                if over := self.enough is not None and self.enough():
+                    return
+
+        while not over and (not self.settings.steps or done < self.settings.steps):
+            yield batches()
+
+
+class Model(Protocol):
+    """Something that can be trained from a flat vector and scored.
+
+    A model of your own inherits from this and has a layout, an initial vector, training and scoring. It runs wherever
+    learners do: `local` starts processes from this one, Ray takes it along.
+    """
+
+    layout: Layout
+    """Which part of the vector is which tensor."""
 
     @property
     def remembers(self) -> bool:
         """Whether something of the model stays at a site from task to task."""
+        return False
 
+    @abstractmethod
     def initial(self, seed: int) -> Vector:
         """The model before any training; the same seed gives the same model."""
 
     def way(self, data: Examples) -> Way:
         """How learners with such examples may be trained at the same time."""
+        return "here"
 
     def steps(self, examples: int, settings: TrainSettings) -> int:
         """How many batches training on so many examples takes."""
+        return batches(examples, settings)
 
-    def epochs(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-        enough: Enough | None = None,
-    ) -> Iterator[Trained]:
+    @abstractmethod
+    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
         """Train epoch by epoch, for as long as the caller asks for the next one.
 
-        After `settings.steps`, or once `enough` says so after a batch, the epoch ends there and is the last one. The
-        same number of batches gives the same model either way.
+        The lesson says by which settings, in which order, and where training ends: after `settings.steps`, or once
+        `enough` says so after a batch, the epoch ends there and is the last one. The same number of batches gives the
+        same model either way; `lesson.epochs` gives just those.
         """
 
+    @abstractmethod
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
         """Predict a site's examples: probabilities per class, or values for a regression."""
 
@@ -126,7 +170,7 @@ def train_model(
     local: Mapping[str, Vector] | None = None,
 ) -> Trained:
     """Train a model on a site's examples for as long as the settings say."""
-    return last(model.epochs(vector, data, settings, shuffle, local), settings)
+    return last(model.epochs(vector, data, Lesson(settings, shuffle, local or {})), settings)
 
 
 def last(epochs: Iterator[Trained], settings: TrainSettings) -> Trained:

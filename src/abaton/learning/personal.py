@@ -9,19 +9,20 @@ would use it. Where no site is known, as for a score of the community model on p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Enough, Examples, Model, Score, Trained, Way
+from abaton.learning.model import Examples, Lesson, Model, Score, Trained, Way
 from abaton.vectors import Layout, Vector
 
 _OWN = "personal/"
 
 
-class Personal:
+class Personal(Model):
     """A model of which some tensors stay at each site.
 
     Args:
@@ -64,18 +65,10 @@ class Personal:
         """As the whole model."""
         return self.model.steps(examples, settings)
 
-    def epochs(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-        enough: Enough | None = None,
-    ) -> Iterator[Trained]:
+    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
         """Train epoch by epoch; what comes out is the shared part, and the site's own layers to be kept."""
-        whole, inner = self._join(vector, local), _others(local)
-        for trained in self.model.epochs(whole, data, settings, shuffle, inner, enough):
+        whole, inner = self._join(vector, lesson.local), replace(lesson, local=_others(lesson.local))
+        for trained in self.model.epochs(whole, data, inner):
             own = {
                 _OWN + t.name: self.model.layout.view(trained.vector, t.name).copy() for t in self.personal
             }

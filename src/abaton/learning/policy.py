@@ -7,10 +7,11 @@ once more before it leaves. A refusal reaches the controller as a fixed word; it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from abaton.control.messages import TrainSettings
+from abaton.vectors import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class Request:
         key: the task's name; empty for a question that is no task.
         version: the version of the community model that training starts from.
         settings: how it trains.
+        model: the model that is trained on or scored.
     """
 
     kind: str
     key: str = ""
     version: int | None = None
     settings: TrainSettings | None = None
+    model: Vector | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

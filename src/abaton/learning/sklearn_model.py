@@ -10,12 +10,12 @@ import numpy as np
 
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, require_examples
+from abaton.learning.model import Examples, Lesson, Model, Score, Trained, require_examples
 from abaton.learning.shuffle import epoch_order, stretches
 from abaton.vectors import Layout, Role, Tensor, Vector
 
 
-class SklearnModel:
+class SklearnModel(Model):
     """`SGDClassifier`, `SGDRegressor` or `MLPClassifier`, trained by `partial_fit`.
 
     The factory makes the estimator with its own settings (loss, penalty, layers). The run's learning rate, batch size
@@ -55,36 +55,16 @@ class SklearnModel:
         """An estimator of its own with these weights, to be used."""
         return self._loaded(vector, TrainSettings(), 0)
 
-    @property
-    def remembers(self) -> bool:
-        """Nothing stays at a site."""
-        return False
-
     def initial(self, seed: int) -> Vector:
         """Zeros for the linear estimators, the estimator's own random weights for a network."""
         arrays = _arrays(self._estimator(TrainSettings(), seed % 2**32))
         return np.concatenate([a.reshape(-1) for a in arrays.values()]).astype(np.float32)
 
-    def way(self, data: Examples) -> Way:
-        """One after the other: estimators are small, and hold Python's lock."""
-        return "here"
-
-    def steps(self, examples: int, settings: TrainSettings) -> int:
-        """How many batches training on so many examples takes."""
-        return batches(examples, settings)
-
-    def epochs(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-        enough: Enough | None = None,
-    ) -> Iterator[Trained]:
+    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
         """Train by one `partial_fit` for each epoch, over shuffled rows; for each batch if batches are counted."""
         require_examples(data)
-        _require_own_solver(settings)
+        settings, shuffle, enough = lesson.settings, lesson.shuffle, lesson.enough
+        require_own_solver(settings)
         estimator = self._loaded(vector, settings, int(shuffle.integers(2**32)))
         counted, steps = bool(settings.steps) or enough is not None, 0
         for _ in count():
@@ -141,7 +121,8 @@ class SklearnModel:
         return fitted
 
 
-def _require_own_solver(settings: TrainSettings) -> None:
+def require_own_solver(settings: TrainSettings) -> None:
+    """Refuse settings that an estimator, which has its own solver, cannot follow."""
     plain = TrainSettings()
     for name in ("solver", "proximal", "clip", "keep_momentum", "schedule"):
         if getattr(settings, name) != getattr(plain, name):

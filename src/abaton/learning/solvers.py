@@ -15,7 +15,7 @@ import numpy as np
 from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
 from abaton.vectors import Vector
-from abaton.vectors.jit import kernel
+from abaton.vectors.jit import kernel, spelled
 
 SGD, MOMENTUM, ADAM = 0, 1, 2
 SOLVERS = ("sgd", "adam")
@@ -23,7 +23,7 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's published values
 _FIRST, _SECOND, _STEPS = "solver.first", "solver.second", "solver.steps"
 
 
-@kernel
+@spelled
 def descend(model: Vector, slope: Vector, rate: float) -> None:
     """Plain descent: `w ← w − η ∇F(w)`.
 
@@ -37,7 +37,7 @@ def descend(model: Vector, slope: Vector, rate: float) -> None:
         model[i] -= eta * slope[i]
 
 
-@kernel
+@spelled
 def descend_with_momentum(model: Vector, slope: Vector, velocity: Vector, rate: float, kept: float) -> None:
     """Descent with momentum (Metis, Eq. 2): `u ← γ u + ∇F(w)`, then `w ← w − η u`."""
     eta, gamma = np.float32(rate), np.float32(kept)
@@ -46,7 +46,7 @@ def descend_with_momentum(model: Vector, slope: Vector, velocity: Vector, rate: 
         model[i] -= eta * velocity[i]
 
 
-@kernel
+@spelled
 def adam(model: Vector, slope: Vector, mean: Vector, square: Vector, rate: float, step: int) -> None:
     """Adam, at a step counted from 1: running means of slope and squared slope, corrected for their start."""
     one = np.float32(1)
@@ -59,7 +59,7 @@ def adam(model: Vector, slope: Vector, mean: Vector, square: Vector, rate: float
         model[i] -= eta * mean[i] / (np.sqrt(square[i]) * root + tiny)
 
 
-@kernel
+@spelled
 def pull_back(slope: Vector, model: Vector, anchor: Vector, strength: float) -> None:
     """The proximal term of FedProx: `∇F(w) + ρ (w − w_start)`."""
     rho = np.float32(strength)
@@ -67,7 +67,7 @@ def pull_back(slope: Vector, model: Vector, anchor: Vector, strength: float) -> 
         slope[i] += rho * (model[i] - anchor[i])
 
 
-@kernel
+@spelled
 def clip(slope: Vector, limit: float) -> None:
     """Shorten a gradient to a length, measured over the whole model; a shorter one is left as it is.
 
@@ -85,7 +85,7 @@ def clip(slope: Vector, limit: float) -> None:
             slope[i] *= factor
 
 
-@kernel
+@spelled
 def advance(
     model: Vector,
     slope: Vector,
@@ -110,6 +110,24 @@ def advance(
         descend_with_momentum(model, slope, first, rate, momentum)
     else:
         descend(model, slope, rate)
+
+
+@kernel
+def advance_part(
+    model: Vector,
+    slope: Vector,
+    anchor: Vector,
+    first: Vector,
+    second: Vector,
+    kind: int,
+    step: int,
+    rate: float,
+    momentum: float,
+    proximal: float,
+    longest: float,
+) -> None:
+    """The same step, called from Python: for models whose gradients PyTorch makes."""
+    advance(model, slope, anchor, first, second, kind, step, rate, momentum, proximal, longest)
 
 
 def rate(settings: TrainSettings, epoch: int) -> float:
@@ -180,7 +198,7 @@ class Solver:
         end = 0
         for slope in slopes:
             part = slice(end, end := end + slope.size)
-            advance(
+            advance_part(
                 model[part], slope, self.anchor[part], self.first[part], self.second[part],
                 self.kind, self.steps, eta, s.momentum, s.proximal, s.clip,
             )  # fmt: skip

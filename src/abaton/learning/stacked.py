@@ -2,7 +2,7 @@
 
 For a network of some thousand weights, calling Python between learners costs as much as training does, and threads only
 wait for its lock. Here everything that needs Python is done for all learners first; the arithmetic then runs without
-it. Each learner's is the same `kernels.epoch` that trains it alone, on its own rows: the bits are the same.
+it. Each learner's is the same `kernels.epochs` that trains it alone, on its own rows: the bits are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from abaton.learning.learner import Seat
 from abaton.learning.model import Trained
 from abaton.learning.shuffle import epoch_order
 from abaton.learning.solvers import Solver, rate
-from abaton.vectors.jit import kernel
 
 Array = NDArray[Any]
 Divide = Callable[[Sequence[Callable[[], Callable[[], None]]]], None]
@@ -66,24 +65,24 @@ class _Stack:
         self.places = np.array([0, *accumulate(self.counts)])
         total = int(self.places[-1])
         self.rows = np.empty((total, network.layers[0, kernels.INPUTS]), np.float32)
-        self.labels = np.empty(total if network.classes else 0, np.int64)
-        self.values = np.empty(0 if network.classes else total, np.float32)
+        self.targets = np.empty(total)
         self.losses = np.zeros(len(seats))
+        self.order = np.arange(total)
         self.steps = [-(-count // settings.batch_size) for count in self.counts]
 
     def prepared(self, number: int) -> Callable[[], None]:
         """Everything of an epoch that needs Python; what is left to do does not."""
-        targets, begin = self.labels if self.network.classes else self.values, 0
+        begin = 0
         for seat, count in zip(self.seats, self.counts, strict=True):
             data, mine = seat.examples, slice(begin, begin := begin + count)
             order = epoch_order(data.y, self.settings.window, seat.chance)
             self.network.rows(data.x).take(order, 0, self.rows[mine], "clip")
-            targets[mine] = data.y[order]
+            self.targets[mine] = data.y[order]
         s, done, eta = self.settings, number * np.array(self.steps), rate(self.settings, number)
-        return lambda: epochs(
-            self.network.layers, self.models, self.rows, self.labels, self.values, self.places, s.batch_size,
-            self.anchors, self.first, self.second, self.solver.kind, done, eta, s.momentum, s.proximal, s.clip,
-            self.losses,
+        return lambda: kernels.epochs(
+            self.network.layers, self.models, self.rows, self.targets, self.order, self.places,
+            self.network.labels, s.batch_size, self.anchors, self.first, self.second, self.solver.kind, done, eta,
+            s.momentum, s.proximal, s.clip, self.losses, kernels.NOTHING,
         )  # fmt: skip
 
     def trained(self) -> Iterator[Trained | None]:
@@ -92,34 +91,3 @@ class _Stack:
         for model, steps, loss, count in each:
             wrong = loss == kernels.WRONG_LABEL
             yield None if wrong else Trained(model, self.settings.epochs * steps, loss / count)
-
-
-@kernel
-def epochs(
-    layers: Array,
-    models: Array,
-    rows: Array,
-    labels: Array,
-    values: Array,
-    places: Array,
-    batch: int,
-    anchors: Array,
-    first: Array,
-    second: Array,
-    kind: int,
-    steps: Array,
-    rate: float,
-    momentum: float,
-    proximal: float,
-    longest: float,
-    losses: Array,
-) -> None:
-    """One epoch of all learners in a stack; a wrong label shows in the loss, and ends that learner's training."""
-    for k in range(models.shape[0]):
-        if losses[k] == kernels.WRONG_LABEL:
-            continue
-        mine = slice(places[k], places[k + 1])
-        losses[k] = kernels.epoch(
-            layers, models[k], rows[mine], labels[mine], values[mine], np.arange(places[k + 1] - places[k]), batch,
-            anchors[k], first[k], second[k], kind, steps[k], rate, momentum, proximal, longest,
-        )  # fmt: skip

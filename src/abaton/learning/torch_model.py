@@ -17,7 +17,7 @@ from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
 from abaton.learning.code import own_code
 from abaton.learning.dense import dense_network
-from abaton.learning.model import Enough, Examples, Score, Trained, Way, batches, require_examples
+from abaton.learning.model import Examples, Lesson, Model, Score, Trained, Way, require_examples
 from abaton.learning.shuffle import Order, epoch_order, stretches
 from abaton.learning.solvers import Solver, rate
 from abaton.learning.threads import one_thread
@@ -42,7 +42,7 @@ def _drawing_from(chance: torch.Generator) -> Iterator[None]:
         torch.default_generator.set_state(before)
 
 
-class TorchModel:
+class TorchModel(Model):
     """Any module made by a factory, laid over a flat vector.
 
     The factory is called once for each working copy; all random numbers of its initial weights come from `initial`'s
@@ -79,7 +79,7 @@ class TorchModel:
 
     @property
     def description(self) -> str:
-        """The module in PyTorch's own words, what it learns, how it is trained, and a digest of code of one's own."""
+        """The module in PyTorch's own words, what it learns, how it is trained, and a digest of your own code."""
         words = f"{' '.join(str(self._module).split())}, {self.task}" + ("" if self.dense else ", by PyTorch")
         return f"{words}, code {self._own}" if self._own else words
 
@@ -112,27 +112,16 @@ class TorchModel:
         """Dense networks in threads, since their loops share nothing; other modules in processes."""
         return "threads" if self.dense is not None and self.dense.takes(data.x) else "processes"
 
-    def steps(self, examples: int, settings: TrainSettings) -> int:
-        """How many batches training on so many examples takes."""
-        return batches(examples, settings)
-
-    def epochs(
-        self,
-        vector: Vector,
-        data: Examples,
-        settings: TrainSettings,
-        shuffle: np.random.Generator,
-        local: Mapping[str, Vector] | None = None,
-        enough: Enough | None = None,
-    ) -> Iterator[Trained]:
+    def epochs(self, vector: Vector, data: Examples, lesson: Lesson) -> Iterator[Trained]:
         """Train epoch by epoch, for as long as the caller asks for the next one."""
         require_examples(data)
+        settings, shuffle, local, enough = lesson.settings, lesson.shuffle, lesson.local, lesson.enough
         model = self.layout.check(vector, whose="the model")
         dense = self.dense if self.dense is not None and self.dense.takes(data.x) else None
         solver = Solver.begin(settings, vector if dense else self._anchor(vector, settings), local)
         seed = int(shuffle.bit_generator.random_raw()) >> 1  # drawn by both ways, so that they shuffle alike
         dropout = None if dense else torch.Generator().manual_seed(seed)
-        kept, before = dict(local or {}), solver.steps
+        kept, before = dict(local), solver.steps
         for number in count():
             order, eta = epoch_order(data.y, settings.window, shuffle), rate(settings, number)
             loss, seen, model = 0.0, 0, model.copy()

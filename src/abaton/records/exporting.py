@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import gzip
 import secrets
-import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from abaton.errors import AbatonError, Refused, SettingsError
-from abaton.files import begun_name, replacing, sweep
+from abaton.files import replacing, sweep
 from abaton.records.deid.addresses import NOWHERE, Addresses, Asks, asked_in, look_up
 from abaton.records.deid.deidentifier import Deidentifier
 from abaton.records.deid.minimise import Minimiser
@@ -34,11 +35,15 @@ from abaton.records.deid.resting import resting
 from abaton.records.deid.tally import Tally
 from abaton.records.fhir.parsing import dump, parse_all
 from abaton.records.mapping import MappingFile
+from abaton.records.pieces import Outcome, Pieces
 from abaton.records.resuming import State, unfinished
 from abaton.records.sources import STDIN, Source, numbered, safe_name
-from abaton.records.stages import ConsentedLot
+from abaton.records.stages import ConsentedLot, Ground
 
-_LEAST_STRETCH = 16 * 1024 * 1024
+_STRETCHES, _LEAST_STRETCH = (
+    16,
+    4 * 1024 * 1024,
+)  # of a file, for each process: nobody waits long for the last
 LOT = 64
 """How many lines go through together: more are no quicker, because they do not fit a processor's own memory."""
 _LOT_BYTES = 1024 * 1024
@@ -51,7 +56,7 @@ class Job:
     need: Need
     key: bytes
     year: int
-    ground: str
+    ground: Ground
     site: str = ""
     mapping: str = ""
     skip_refused: bool = False
@@ -98,24 +103,15 @@ def pseudonyms_for(need: Need, key: bytes, site: str, sink: MappingSink | None =
     return made
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What became of one file."""
-
-    source: str
-    out: str = ""
-    tally: Tally = field(default_factory=Tally)
-    error: str = ""
-    exit_code: int = 0
-    asks: frozenset[str] | None = None
-    """What the file names that is not in it; it is written once that is known."""
-
-
 def export_one(source: Source, target: Path, make: Deidentifier, job: Job) -> Outcome:
     """De-identify one file into another; on refusal the target is not there."""
     written = refused = 0
     try:
-        with replacing(target) as begun, _writer(begun, packed=source.is_packed) as stream:
+        # A stretch is not waited for on the disk: the whole is.
+        with (
+            replacing(target, sync=source.is_whole) as begun,
+            _writer(begun, packed=source.is_packed) as stream,
+        ):
             for lot in _lots(source):
                 made = deidentified([raw for raw, _ in lot], make, ground=job.ground)
                 for (_, number), each in zip(lot, made, strict=True):
@@ -158,7 +154,9 @@ def _lots(source: Source) -> Iterator[list[tuple[bytes, int]]]:
         yield lot
 
 
-def deidentified(raws: Sequence[bytes], make: Deidentifier, *, ground: str) -> list[bytes | Refused | None]:
+def deidentified(
+    raws: Sequence[bytes], make: Deidentifier, *, ground: Ground
+) -> list[bytes | Refused | None]:
     """Documents as they were read, de-identified, as they are written.
 
     In the place of a document stands nothing if the study does not need it, or why it is refused.
@@ -167,12 +165,11 @@ def deidentified(raws: Sequence[bytes], make: Deidentifier, *, ground: str) -> l
         return _through(raws, make, ground)
 
 
-def _through(raws: Sequence[bytes], make: Deidentifier, ground: str) -> list[bytes | Refused | None]:
+def _through(raws: Sequence[bytes], make: Deidentifier, ground: Ground) -> list[bytes | Refused | None]:
     read = parse_all(raws)
     contents = [each for each in read if not isinstance(each, Refused)]
     made = [
-        each if each is None or isinstance(each, Refused) else dump(each)
-        for each in make.lot(ConsentedLot(contents, ground))
+        dump(each) if isinstance(each, dict) else each for each in make.lot(ConsentedLot(contents, ground))
     ]
     for place, each in enumerate(read) if len(contents) < len(read) else ():
         if isinstance(each, Refused):
@@ -203,6 +200,7 @@ class Pool(Protocol):
 
 
 Submit = Callable[[Source, str], Future[Outcome]]
+Work = Callable[[Source, str], Outcome]
 
 _worker: dict[str, Any] = {}
 
@@ -321,6 +319,16 @@ def _prepare(out: Path) -> None:
         ) from None
 
 
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Hear of Ctrl-C afterwards; a process that is started meanwhile never does, not even while it loads."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _run(todo: list[tuple[Source, Path]], job: Job, processes: int) -> Iterator[tuple[Outcome, Source]]:
     if processes == 1 or any(source.path == "-" for source, _ in todo):
         make = job.deidentifier()
@@ -328,17 +336,29 @@ def _run(todo: list[tuple[Source, Path]], job: Job, processes: int) -> Iterator[
             yield export_one(source, target, make, job), source
         return
     pool = ProcessPoolExecutor(
-        processes, mp_context=get_context("spawn"), initializer=_start, initargs=(job,)
+        processes - 1, mp_context=get_context("spawn"), initializer=_start, initargs=(job,)
     )
-    others = set(active_children())
+    others, threads = set(active_children()), set(threading.enumerate())
+
+    make_here = cache(job.deidentifier)  # made while the others start
+
+    def here(source: Source, target: str) -> Outcome:
+        return export_one(source, Path(target), make_here(), job)
+
+    def elsewhere(source: Source, target: str) -> Future[Outcome]:
+        with _ctrl_c_later():
+            return pool.submit(_work, source, target)
+
     try:
-        yield from _side_by_side(lambda *piece: pool.submit(_work, *piece), todo, processes)
+        yield from _side_by_side(elsewhere, todo, processes, here)
     except BaseException:
         # Interrupted: nobody waits for what is under way, and what it had begun goes.
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in set(active_children()) - others:
             worker.terminate()
             worker.join()
+        for thread in set(threading.enumerate()) - threads:
+            thread.join()  # the pool's own: one that still closes when Python ends is told to with a traceback
         for folder in {target.parent for _, target in todo}:
             sweep(folder)
         raise
@@ -365,54 +385,23 @@ def _run_elsewhere(todo: list[tuple[Source, Path]], job: Job, pool: Pool) -> Ite
 
 
 def _side_by_side(
-    submit: Submit, todo: list[tuple[Source, Path]], processes: int
+    submit: Submit, todo: list[tuple[Source, Path]], processes: int, here: Work | None = None
 ) -> Iterator[tuple[Outcome, Source]]:
-    """Every worker reads stretches of its own and writes pieces of its own; only counts come back."""
-    parts: dict[Source, list[Outcome | None]] = {}
-    futures = {}
+    """Every process reads stretches of its own and writes pieces of its own; this one, too, if it knows how."""
+    pending: dict[Future[Outcome], tuple[Pieces, int]] = {}
     for source, target in sorted(todo, key=lambda pair: -pair[0].size):
-        stretches = source.split(4 * processes, _LEAST_STRETCH)
-        parts[source] = [None] * len(stretches)
-        for i, stretch in enumerate(stretches):
-            piece = target if len(stretches) == 1 else target.with_name(begun_name(f"{i}-{target.name}"))
-            futures[submit(stretch, str(piece))] = (source, target, i)
-    for future in as_completed(futures):
-        source, target, i = futures[future]
-        parts[source][i] = future.result()
-        done = [part for part in parts[source] if part is not None]
-        if len(done) == len(parts[source]):
-            yield _joined(done, target), source
-
-
-def _joined(parts: list[Outcome], target: Path) -> Outcome:
-    """Put the stretches of a file together again; if one was refused, nothing of the file stays."""
-    if len(parts) == 1:
-        return parts[0]
-    whole = Outcome(parts[0].source)
-    for part in parts:
-        whole.tally.add(part.tally)
-    failed = next((part for part in parts if part.error), None)
-    asks = [part.asks for part in parts if part.asks is not None]
-    pieces = [Path(part.out) for part in parts if part.out]
-    if asks and failed is None:
-        whole.asks = frozenset().union(*asks)
-    elif failed is not None:
-        whole.error, whole.exit_code = failed.error, failed.exit_code
-    elif pieces:
-        try:
-            _join(pieces, target)
-            whole.out = str(target)
-        except OSError as error:
-            told = unfinished(error, whole.source)
-            whole.tally, whole.error, whole.exit_code = Tally(), str(told), told.exit_code
-    for piece in pieces:
-        piece.unlink(missing_ok=True)
-    return whole
-
-
-def _join(pieces: list[Path], target: Path) -> None:
-    with replacing(target) as begun, begun.open("wb") as stream:
-        for piece in pieces:
-            with piece.open("rb") as read:
-                shutil.copyfileobj(read, stream, 1 << 20)
-            piece.unlink()  # so that no more room is needed than for the whole and one piece
+        pieces = Pieces(source, target, source.split(_STRETCHES * processes, _LEAST_STRETCH))
+        for number, stretch in enumerate(pieces.stretches):
+            pending[submit(stretch, str(pieces.place(number)))] = pieces, number
+    while pending:
+        made: list[tuple[Pieces, int, Outcome]] = []
+        own = next((future for future in pending if future.cancel()), None) if here is not None else None
+        if own is not None and here is not None:
+            pieces, number = pending.pop(own)
+            made.append((pieces, number, here(pieces.stretches[number], str(pieces.place(number)))))
+        done, _ = wait(pending, timeout=None if own is None else 0, return_when=FIRST_COMPLETED)
+        made += [(*pending.pop(future), future.result()) for future in done]
+        for pieces, number, outcome in made:
+            whole = pieces.add(number, outcome)
+            if whole is not None:
+                yield whole, pieces.source

@@ -9,12 +9,15 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from abaton.errors import SettingsError
 from abaton.records.deid.pseudonyms import MappingRow
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS mapping (study TEXT, tag TEXT, pseudonym TEXT NOT NULL, subject TEXT NOT NULL, "
     "PRIMARY KEY (study, tag)) WITHOUT ROWID"
 )
+_VERSION = 2
+"""2: subjects are found by keyed BLAKE2b. Tables of version 1 would find nobody and name everybody anew."""
 
 
 class MappingFile:
@@ -24,6 +27,14 @@ class MappingFile:
         path.touch(mode=0o600, exist_ok=True)
         self._connection = sqlite3.connect(path, timeout=60, isolation_level=None)
         self._connection.execute(_TABLE)
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION and self._connection.execute("SELECT 1 FROM mapping LIMIT 1").fetchone():
+            raise SettingsError(
+                f"the mapping table is of version {max(version, 1)}; this is version {_VERSION}",
+                where=str(path),
+                remedy="go on with the version of Abaton that made it, or begin a new table",
+            )
+        self._connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     def find(self, study: str, tag: str) -> str | None:
         """The new identity already given to a subject, if any."""

@@ -39,6 +39,11 @@ class Source:
     name: str = "file 1"
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole file."""
+        return self.end < 0
+
+    @property
     def is_lines(self) -> bool:
         """Whether every line is a document of its own."""
         return self.relative.removesuffix(".gz").endswith((".ndjson", ".jsonl"))

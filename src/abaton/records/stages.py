@@ -6,11 +6,13 @@ one is expected. Only :mod:`abaton.records.deid.deidentifier` makes a :class:`De
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol
 
 Json = dict[str, Any]
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +31,30 @@ class Record:
         return "Record(…)"  # a record's content never reaches a log
 
 
-@dataclass(frozen=True, slots=True)
-class Consented:
-    """A record that may be used for a study, and on what ground.
+class Ground(Protocol):
+    """Why records may be used, as an audit chain holds it: a consent, a permit, or a ground that somebody answers for.
 
-    Two may make one: the consent gate, which found a consent in force that is pinned to the study
-    document; and a data holder who answers for a lawful ground of his own and states it. Nobody else.
-
-    >>> Consented.on_ground(Record({"resourceType": "Patient"}), "ethics vote 7/2026").ground
-    'ethics vote 7/2026'
+    Governance makes one from the chain alone (:class:`abaton.governance.audit.Held`).
     """
 
-    record: Record
-    ground: str
+    @property
+    def words(self) -> str:
+        """The ground in words."""
 
-    @classmethod
-    def on_ground(cls, record: Record, ground: str) -> Self:
-        """State why this record may be used; an empty ground is refused."""
-        if not ground.strip():
-            raise ValueError("a consented record needs a stated ground")
-        return cls(record, ground)
+    @property
+    def chain(self) -> str:
+        """The hash with which the audit chain ended when it held the ground: it is told at or before that entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consented:
+    """A record that may be used for a study, and on what ground, which an audit chain holds."""
+
+    record: Record
+    ground: Ground
+
+    def __post_init__(self) -> None:
+        _check(self.ground)
 
     def __repr__(self) -> str:
         return "Consented(…)"
@@ -56,21 +62,22 @@ class Consented:
 
 @dataclass(frozen=True, slots=True)
 class ConsentedLot:
-    """Several records that may be used for a study on one ground: the lines of a file.
-
-    >>> ConsentedLot(({"resourceType": "Patient"},), "ethics vote 7/2026").ground
-    'ethics vote 7/2026'
-    """
+    """Several records that may be used for a study on one ground: the lines of a file."""
 
     contents: Sequence[Json]
-    ground: str
+    ground: Ground
 
     def __post_init__(self) -> None:
-        if not self.ground.strip():
-            raise ValueError("consented records need a stated ground")
+        _check(self.ground)
 
     def __repr__(self) -> str:
         return "ConsentedLot(…)"
+
+
+def _check(ground: object) -> None:
+    """Refuse what is no ground that a chain holds, such as mere words."""
+    if not _HASH.fullmatch(str(getattr(ground, "chain", ""))):
+        raise TypeError("consented records need a ground that an audit chain holds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from abaton.records.deid.need import Need
 from abaton.records.deid.pseudonyms import Pseudonyms
 from abaton.records.fhir.elements import is_primitive, is_resource_slot, resources, table
 from abaton.records.fhir.validity import problems
-from abaton.records.stages import Consented, Record
+from abaton.records.stages import Record
 
 _PEOPLE = frozenset({"Patient", "Person", "Practitioner", "RelatedPerson"})
 _NAMING = frozenset({"family", "given", "text", "value", "line", "postalCode", "id"})
@@ -81,8 +81,7 @@ class Survey:
         self.records += 1
         self.invalid += bool(problems(document))
         names = Pseudonyms(need.study, secrets.token_bytes(32))  # nothing made with them is kept
-        record = Consented.on_ground(Record(document), "surveyed after de-identification")
-        for told in explain(record, need, names, year=year):
+        for told in explain(Record(document), need, names, year=year):
             self.kept[told.path, told.why] += told.kept
         for _, _, type_name, value in leaves(document):
             self.texts += type_name in _TEXTS or (type_name == "string" and len(str(value).split()) > 1)

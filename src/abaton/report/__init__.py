@@ -1,12 +1,22 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
-from abaton.report.clinical import calibration_figure, forest_figure, roc_figure
-from abaton.report.codecs import accuracy_curves, error_curves, figures_page, heat_maps, kernel_map
-from abaton.report.comparison import comparison, differences
-from abaton.report.comparison_page import comparison_figures, comparison_page
+from abaton.report.adding import (
+    Table,
+    differing,
+    flat,
+    origin,
+    setting_rows,
+    settings_of,
+    times_smaller,
+    totals,
+)
+from abaton.report.clinical import calibration_figure, forest_figure, model_colours, roc_figure
+from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
+from abaton.report.comparison import comparison
 from abaton.report.course import course, course_figures
 from abaton.report.curves import AXES, metric_figure, metric_names, pace_figure
-from abaton.report.lab_page import lab_figures, lab_page
+from abaton.report.explaining import explaining_figures
+from abaton.report.inventory import inventory_page
 from abaton.report.lab_run import lab_report
 from abaton.report.learners import (
     STATES,
@@ -18,6 +28,7 @@ from abaton.report.learners import (
     timeline_figure,
     weight_figure,
 )
+from abaton.report.pages import comparison_page, figures_page, lab_page, page_of, privacy_page, run_page
 from abaton.report.partition import partition_figure
 from abaton.report.policies import (
     accuracy_over_time,
@@ -39,10 +50,8 @@ from abaton.report.privacy import (
     inputs_from,
     privacy_report,
 )
-from abaton.report.privacy_page import privacy_page
 from abaton.report.run import cohort_changes, run_report
-from abaton.report.run_page import run_figures, run_page
-from abaton.report.told import page_of, report_of
+from abaton.report.told import report_of
 
 __all__ = [
     "AXES",
@@ -57,6 +66,7 @@ __all__ = [
     "Residual",
     "Signature",
     "StudyFacts",
+    "Table",
     "accuracy_curves",
     "accuracy_over_time",
     "activity_figures",
@@ -64,24 +74,27 @@ __all__ = [
     "cohort_changes",
     "community_cost",
     "comparison",
-    "comparison_figures",
     "comparison_page",
     "course",
     "course_figures",
     "cycle_figure",
-    "differences",
+    "differing",
     "error_curves",
     "exchanges",
+    "explaining_figures",
     "figures_page",
+    "flat",
     "forest_figure",
     "heat_maps",
     "inputs_from",
+    "inventory_page",
     "kernel_map",
-    "lab_figures",
     "lab_page",
     "lab_report",
     "metric_figure",
     "metric_names",
+    "model_colours",
+    "origin",
     "pace_figure",
     "page_of",
     "partition_figure",
@@ -90,12 +103,15 @@ __all__ = [
     "privacy_report",
     "report_of",
     "roc_figure",
-    "run_figures",
     "run_page",
     "run_report",
+    "setting_rows",
+    "settings_of",
     "spread_figure",
     "staleness_boxes",
     "timeline_figure",
+    "times_smaller",
+    "totals",
     "validation_cycles",
     "weight_figure",
 ]

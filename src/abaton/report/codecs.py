@@ -6,7 +6,6 @@ Every function is pure: arrays in, a plotly figure out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,13 +61,6 @@ def accuracy_curves(curves: Mapping[str, Curve], *, title: str = "Test accuracy 
     figure = _lines(curves, title)
     figure.update_xaxes(title_text="bytes sent by all learners", type="log")
     return figure.update_yaxes(title_text="test accuracy", tickformat=".0%")
-
-
-def figures_page(title: str, figures: Sequence[Any]) -> str:
-    """Figures one under the other on a page that carries its own script and needs no network."""
-    parts = [figure.to_html(full_html=False, include_plotlyjs=i == 0) for i, figure in enumerate(figures)]
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
 
 
 def _lines(curves: Mapping[str, Curve], title: str) -> Any:

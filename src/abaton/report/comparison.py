@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.report.course import AXES, less_is_better
-from abaton.report.lab_run import flat
+from abaton.report.adding import Row, Table, differing, setting_rows, settings_of, totals
+from abaton.report.course import AXES, course_figures, less_is_better
 
 FORMAT = "abaton.comparison/1"
 
@@ -37,7 +37,9 @@ def comparison(reports: Sequence[Mapping[str, Any]], measure: str | None = None)
             {"label": label, "run": each["run"], "created": each["created"], "status": each["status"]}
             for label, each in zip(labels, reports, strict=True)
         ],
-        "differences": differences(reports),
+        "differences": differing(
+            {each["run"]: settings_of(each["method"], each["reproduce"]) for each in reports}
+        ),
         "remarks": _remarks(reports),
         "target": target,
         "results": [_result(each, measure, target) for each in reports],
@@ -55,36 +57,6 @@ def comparison(reports: Sequence[Mapping[str, Any]], measure: str | None = None)
             for each in reports
         },
     }
-
-
-def differences(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The settings in which runs differ: what is the same for all is left out.
-
-    >>> one = {"run": "a", "kind": "lab", "method": {"seed": 1, "rate": 0.1}, "reproduce": {"engine": "virtual"}}
-    >>> differences([one, {**one, "run": "b", "method": {"seed": 2, "rate": 0.1}}])
-    [{'setting': 'seed', 'values': {'a': 1, 'b': 2}}]
-    """
-    settings = [_settings(each) for each in reports]
-    names = dict.fromkeys(name for mine in settings for name in mine)
-    made = []
-    for name in names:
-        values = [mine.get(name) for mine in settings]
-        if any(value != values[0] for value in values[1:]):
-            runs = (each["run"] for each in reports)
-            made.append({"setting": name, "values": dict(zip(runs, values, strict=True))})
-    return made
-
-
-def _settings(report: Mapping[str, Any]) -> dict[str, Any]:
-    about = report["reproduce"]
-    made = flat(report["method"]) | {"engine": about.get("engine")}
-    made |= {f"version of {name}": value for name, value in about.get("versions", {}).items()}
-    if report["kind"] == "study":
-        made |= {"seed": about["seed"], "study document": about["study_hash"][:12]}
-        made |= {f"table of {site}": digest[:12] for site, digest in about["tables"].items()}
-    elif about.get("partition"):
-        made["partition"] = about["partition"][:12]
-    return made
 
 
 def _task(report: Mapping[str, Any]) -> dict[str, str]:
@@ -159,7 +131,7 @@ def _result(report: Mapping[str, Any], measure: str, target: float) -> dict[str,
     points = [point for point in results["course"]["points"] if point.get(measure) is not None]
     sign = -1 if less_is_better(measure) else 1
     reached = next(point for point in points if sign * point[measure] >= sign * target)
-    lines = results["course"]["learners"]
+    summed = totals(results["course"]["learners"])
     return {
         "run": report["run"],
         "measure": points[-1][measure],
@@ -167,9 +139,7 @@ def _result(report: Mapping[str, Any], measure: str, target: float) -> dict[str,
         "best": (max if sign > 0 else min)(point[measure] for point in points),
         "versions": results["version"],
         "seconds": results["seconds"],
-        "updates": sum(line["updates"] for line in lines),
-        "bytes": sum(line["bytes"] for line in lines),
-        "failed": sum(line["failed"] for line in lines),
+        **{key: summed.get(key, 0) for key in ("updates", "bytes", "failed")},
         "reached": {axis: reached[axis] for axis in AXES},
     }
 
@@ -211,3 +181,70 @@ def _label(place: int) -> str:
     ('A', 'AB')
     """
     return (_label(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
+
+
+def comparison_figures(made: Mapping[str, Any]) -> dict[str, Any]:
+    """The measure of all runs against rounds, time and bytes."""
+    labels = _labels(made)
+    curves = {f"{labels[run]}: {_short(run)}": points for run, points in made["curves"].items()}
+    return course_figures(curves, made["measure"])
+
+
+def run_rows(made: Mapping[str, Any]) -> Table:
+    """Which run is which."""
+    rows: list[Row] = [
+        (each["label"], each["run"], each["created"][:19], each["status"]) for each in made["runs"]
+    ]
+    return ("letter", "run", "created", "status"), rows
+
+
+def difference_rows(made: Mapping[str, Any]) -> Table:
+    """The settings in which runs differ, a column for each run."""
+    return ("setting", *_labels(made).values()), setting_rows(made["differences"], list(_labels(made)))
+
+
+def result_rows(made: Mapping[str, Any]) -> Table:
+    """What came out, a line for each run."""
+    labels = _labels(made)
+    rows: list[Row] = [
+        (labels[line["run"]], _with_interval(line), line["best"], line["versions"], line["seconds"],
+         line["updates"], line["failed"], line["bytes"])
+        for line in made["results"]
+    ]  # fmt: skip
+    return ("letter", made["measure"], "best", "versions", "seconds", "updates", "failed", "bytes"), rows
+
+
+def reached_rows(made: Mapping[str, Any]) -> Table:
+    """When each run was first as good as the worst run at its best."""
+    labels = _labels(made)
+    rows: list[Row] = [
+        (labels[line["run"]], line["reached"]["version"], line["reached"]["at"], line["reached"]["bytes"])
+        for line in made["results"]
+    ]
+    return ("letter", "version", "seconds", "bytes"), rows
+
+
+def fingerprint_rows(made: Mapping[str, Any]) -> Table:
+    """By what each run is known to be the same when it is made again."""
+    rows: list[Row] = [
+        (run, about["engine"], str(about["seed"]), about["layout"][:16], about["model"])
+        for run, about in made["reproduce"].items()
+    ]
+    return ("run", "engine", "seed", "layout", "community model"), rows
+
+
+def _labels(made: Mapping[str, Any]) -> dict[str, str]:
+    return {each["run"]: each["label"] for each in made["runs"]}
+
+
+def _short(run: str) -> str:
+    """A name that fits into a legend: its middle is left out, since names differ at their ends."""
+    return run if len(run) <= 24 else f"{run[:11]}…{run[-11:]}"
+
+
+def _with_interval(line: Mapping[str, Any]) -> str:
+    told = f"{line['measure']:.4f}"
+    if line["interval"] is None:
+        return told
+    low, high = line["interval"]
+    return f"{told} ({low:.3f} to {high:.3f})"

@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any
 
-from abaton.report.curves import metric_figure
+from abaton.report.curves import Figure, metric_figure
 from abaton.store import ModelRow
 from abaton.store import Point as Version
 
@@ -76,7 +76,7 @@ def thinned(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def learners(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """What each learner did: updates, bytes and steps, tasks that failed, when it was last heard of."""
+    """What each learner did: updates, bytes both ways and steps, tasks that failed, when it was last heard of."""
     made: dict[str, dict[str, Any]] = {}
     for kind, body in events:
         name = body.get("learner")
@@ -85,7 +85,7 @@ def learners(events: Iterable[Event]) -> list[dict[str, Any]]:
         line = made.setdefault(
             name,
             {"learner": name, "group": "", "examples": None, "updates": 0, "steps": 0, "bytes": 0,
-             "scored": 0, "failed": 0, "left": False, "last": 0.0},
+             "down": 0, "scored": 0, "failed": 0, "left": False, "last": 0.0},
         )  # fmt: skip
         line["last"] = body["at"]
         match kind:
@@ -95,8 +95,10 @@ def learners(events: Iterable[Event]) -> list[dict[str, Any]]:
                 line["updates"] += 1
                 line["steps"] += body["steps"]
                 line["bytes"] += body["size"]
+                line["down"] += body.get("down", 0)
             case "Scored":
                 line["scored"] += 1
+                line["down"] += body.get("down", 0)
             case "Failed":
                 line["failed"] += 1
             case "Left":
@@ -113,27 +115,18 @@ def less_is_better(measure: str) -> bool:
     return measure in _LESS_IS_BETTER
 
 
-def course_figures(curves: Mapping[str, Sequence[Point]], measure: str) -> dict[str, Any]:
+def course_figures(curves: Mapping[str, Sequence[Point]], measure: str) -> dict[str, Figure]:
     """A measure against rounds, time and bytes, one line for each run.
 
     Args:
         curves: each run's points, as :func:`course` makes them.
         measure: which one.
     """
-    import plotly.graph_objects as go
-
     runs = {name: [_point(p, measure) for p in points] for name, points in curves.items()}
-    made: dict[str, Any] = {}
+    made = {}
     for axis, words in AXES.items():
-        drawn = metric_figure(runs, measure, axis)  # the dashboard draws the same
-        figure = go.Figure(drawn["data"], drawn["layout"])
-        made[axis] = figure.update_xaxes(title_text=words).update_layout(
-            title_text=f"{measure} against {words}",
-            template="plotly_white",
-            height=360,
-            margin={"l": 60, "r": 20, "t": 50, "b": 60},
-            legend={"orientation": "h", "y": -0.25},
-        )
+        made[axis] = metric_figure(runs, measure, axis)  # the dashboard draws the same
+        made[axis]["layout"]["xaxis"]["title"]["text"] = made[axis]["table"]["heads"][1] = words
     return made
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
+from abaton.report.adding import flat, origin
 from abaton.report.course import Event, course
 from abaton.store import ModelRow, RunRow
 
@@ -61,36 +62,19 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
         },
         "method": flat(settings),
         "results": {
-            **{key: result[key] for key in ("reason", "version", "seconds", "updates", "bytes_up")},
+            **{
+                key: result[key]
+                for key in ("reason", "version", "seconds", "updates", "bytes_up", "bytes_down")
+            },
             "measures": {name: last.get(name) for name in went["measures"]},
             "course": went,
         },
         "reproduce": {
-            "versions": recipe.get("versions", {}),
-            "engine": row.engine,
-            "seed": settings.get("seed"),
-            "partition": (recipe.get("partition") or {}).get("digest"),
-            "layout": row.layout,
-            "model": result["digest"],
+            **origin(row),
             "recipe": {"name": recipe["name"], "settings": settings},
             "program": _program(recipe["name"], settings, row.engine),
         },
     }
-
-
-def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings with their whole names, so that they fit into a table of two columns.
-
-    >>> flat({"seed": 3, "task": {"data": "digits"}, "bad": {}})
-    {'seed': 3, 'task.data': 'digits'}
-    """
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            made |= flat(value, f"{before}{key}.")
-        else:
-            made[f"{before}{key}"] = value
-    return made
 
 
 def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -101,12 +85,6 @@ def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
             "question": f"How good does the community model of {world['learners']} learners become under "
             f"{settings['policy']}, when sizes are {world['sizes']} and classes {world['classes']}?",
         }
-    if name == "clinics":
-        return {
-            "title": "Four clinics, one disease",
-            "question": "How good does the community model of four invented clinics become, which differ in size, "
-            "in speed, and in who comes to them?",
-        }
     sites = settings.get("sites")
     return {
         "title": f"A federation of {sites} sites" if sites else f"Experiment '{name}'",
@@ -115,8 +93,8 @@ def _question(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _program(name: str, settings: Mapping[str, Any], engine: str) -> str | None:
-    """A program that makes the run again; under the simulated clock, to the same digest. None for one of one's own."""
-    if name not in ("policy", "clinics"):
+    """A program that makes the run again; under the simulated clock, to the same digest. None for one of your own."""
+    if name != "policy":
         return None
     where = "" if engine == "virtual" else f", engine={engine!r}"
     return (

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
+from abaton.report.adding import origin
 from abaton.report.course import course
+from abaton.report.finding import finding, site_gains
 from abaton.store import ModelRow, RunRow
 
 FORMAT = "abaton.run-report/1"
@@ -20,6 +22,12 @@ LIMITS = (
     "Intervals say how far the result may be off by chance in who was tested; they say nothing about other hospitals.",
 )
 """What the numbers do not promise, in plain words."""
+
+BUDGET = (
+    "The privacy budget covers the updates that sites sent. The sums that scale the columns, the numbers of people "
+    "that sites tell, the counts by which the model is judged and what each site gains carry no noise."
+)
+"""What a privacy budget does not promise."""
 
 
 def run_report(
@@ -46,7 +54,8 @@ def run_report(
             where="report",
             remedy=f"bring it to its end with 'abaton resume {row.run}'",
         )
-    settings, told = recipe["settings"], list(events)
+    level = recipe["method"]["evaluation"].get("confidence", 0.95)
+    settings, told, budget = recipe["settings"], list(events), recipe["method"].get("privacy")
     return {
         "format": FORMAT,
         "kind": "study",
@@ -59,30 +68,34 @@ def run_report(
             "anonymity": recipe["anonymity"],
             "cohorts": recipe["cohorts"],
             "changes": cohort_changes(told),
-            "limits": list(LIMITS),
+            "limits": [*LIMITS, *([BUDGET] if budget else [])],
+            "spent": _spent(models) if budget else None,
         },
         "method": recipe["method"],
+        "finding": finding(recipe["study"], result["evaluation"], level),
+        "gains": site_gains(result["evaluation"]),
         "results": {
             **{
                 key: result[key]
                 for key in ("reason", "version", "seconds", "evaluation", "progress", "traffic")
             },
+            **{key: result[key] for key in ("explanation", "personal") if key in result},
             "course": _course(course(models, told, result["progress"])),
         },
         "reproduce": {
             "software": f"abaton {recipe['versions']['abaton']}",
-            "versions": recipe["versions"],
-            "engine": row.engine,
-            "seed": settings["seed"],
+            **origin(row),
             "moment": settings["now"],
             "baselines": settings["baselines"],
-            "study_hash": recipe["study"]["hash"],
-            "tables": recipe["tables"],
-            "layout": row.layout,
-            "model": result["digest"],
             "document": settings.get("study", ""),
         },
     }
+
+
+def _spent(models: Sequence[ModelRow]) -> float | None:
+    """How much of the privacy budget the run has spent: epsilon as the last version tells it."""
+    told = [each.metrics["epsilon"] for each in models if "epsilon" in each.metrics]
+    return told[-1] if told else None
 
 
 def _course(made: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,15 @@
-"""The report of any run: of a study or of the lab, as data and as a page."""
+"""The report of any run: of a study or of the lab, as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from abaton.report.course import Event
 from abaton.report.curves import AXES
-from abaton.report.lab_page import lab_page
 from abaton.report.lab_run import lab_report
 from abaton.report.learners import activity_figures
 from abaton.report.run import run_report
-from abaton.report.run_page import run_page
 from abaton.store import Activity, ModelRow, RunRow
 
 
@@ -35,8 +33,3 @@ def report_of(
         made = lab_report(row, models, events)
     words = AXES["at"] if row.engine == "virtual" else AXES["wall"]
     return {**made, "figures": {} if did is None else activity_figures(did, words=words)}
-
-
-def page_of(report: Mapping[str, Any]) -> str:
-    """The report of a run as one HTML document."""
-    return run_page(report) if report["kind"] == "study" else lab_page(report)

@@ -1,6 +1,6 @@
 """The site: where a hospital's records are, what it asks beyond the study, and its part of the pipeline."""
 
-from abaton.site.agreements import Agreements, read_agreements
+from abaton.site.agreements import Agreements, read_agreements, read_permit
 from abaton.site.answers import ServerError
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.centre import CentreAway, CentreClient
@@ -19,8 +19,12 @@ from abaton.site.consent import (
 from abaton.site.dealings import Dealings, deal, site_holdings
 from abaton.site.document import Limits, RecordsPart, SiteDocument, SiteRule, SiteRules
 from abaton.site.funnel import Funnel, Stage
+from abaton.site.inventory import SourceInventory, take_inventory
+from abaton.site.ledger import Ledger, open_ledger
 from abaton.site.masking import masked
 from abaton.site.opening import gate_of, open_site
+from abaton.site.parts import not_allowed
+from abaton.site.policy import PolicyPart
 from abaton.site.queries import Query, queries
 from abaton.site.reading import SiteError, SiteFile, load_site, site_from_toml, smallest_count
 from abaton.site.rest import RestSource
@@ -44,10 +48,12 @@ __all__ = [
     "FileSource",
     "Funnel",
     "KeptSubject",
+    "Ledger",
     "Limits",
     "OptOuts",
     "Permission",
     "PermittedUse",
+    "PolicyPart",
     "Query",
     "RecordsPart",
     "RegisteredConsents",
@@ -62,6 +68,7 @@ __all__ = [
     "SiteRules",
     "SiteSender",
     "Source",
+    "SourceInventory",
     "Stage",
     "StatedGround",
     "Tokens",
@@ -73,13 +80,17 @@ __all__ = [
     "gate_of",
     "load_site",
     "masked",
+    "not_allowed",
+    "open_ledger",
     "open_site",
     "publish",
     "queries",
     "read_agreements",
+    "read_permit",
     "site_from_toml",
     "site_holdings",
     "smallest_count",
     "starter",
     "subject_tag",
+    "take_inventory",
 ]

@@ -12,17 +12,21 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+from abaton.documents.problems import Guide
+from abaton.documents.toml import checked_toml
 from abaton.errors import Refused, SettingsError
-from abaton.governance import Registry, TakenOver, ground_noted, keep_terms, set_opt_outs
+from abaton.governance import Permit, Registry, TakenOver, ground_noted, keep_terms, set_opt_outs
 from abaton.governance.forms import Reading, read, said_no, together
 from abaton.site.answers import FHIR_JSON, document
 from abaton.site.consent import list_digest, publish, subject_tag
-from abaton.site.document import OptOutsPart
+from abaton.site.document import OptOutsPart, PermitPart
+from abaton.site.leaving import open_cases
 from abaton.site.opening import open_registry, tags_key
-from abaton.site.reading import SiteFile
+from abaton.site.reading import SiteError, SiteFile
 from abaton.site.sources import FileSource
 from abaton.site.web import Web
 from abaton.study import Study
@@ -41,6 +45,7 @@ class Agreements:
         doubts: How many Consents say nothing, by why.
         listed: How many have opted out; nothing if the site names no list.
         new_opt_outs, lifted: How many came onto the list, and left it.
+        leaving: How many withdrawals were opened, or are open, for those who said no after something was sent.
         out: The Patients who have taken their yes back on a form; never leaves the site.
     """
 
@@ -51,6 +56,7 @@ class Agreements:
     listed: int | None = None
     new_opt_outs: int = 0
     lifted: int = 0
+    leaving: int = 0
     out: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -84,7 +90,23 @@ def read_agreements(file: SiteFile, study: Study, when: datetime) -> Agreements:
             ground_noted(registry, study.study.id, study.hash, "opt-outs-read", read, when)
         if consent.forms:
             _read_forms(file, study, registry, key, when, done)
+        done.leaving = open_cases(
+            file, registry, key, study, when, said_no=done.out, listed=listed or frozenset()
+        )
     return done
+
+
+def read_permit(file: Path) -> Permit:
+    """A data permit from a file of its own, which has the keys of ``[consent.permit]``."""
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise SettingsError(
+            "the permit cannot be read", where=str(file), remedy="check the path; it is a text in UTF-8"
+        ) from None
+    return checked_toml(
+        text, str(file), PermitPart, Guide("abaton site new", "docs/site.md"), SiteError
+    ).plain()
 
 
 def _read_forms(

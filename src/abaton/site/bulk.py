@@ -68,6 +68,8 @@ class BulkSource:
         step: Told of every poll and file, in words without content.
     """
 
+    by_subject = False
+
     def __init__(
         self,
         web: Web,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from abaton.canonical import digest
-from abaton.governance import Action, Ask, Permit, Reason, Registry, tag
+from abaton.governance import Action, Ask, Held, Permit, Reason, Registry, tag
 from abaton.study import Study
 from abaton.study.document import FORMAT
 
@@ -36,7 +37,7 @@ class Permission(NamedTuple):
     """
 
     allowed: bool
-    ground: str = ""
+    ground: Held | None = None
     reason: str = ""
     without: frozenset[str] = frozenset()
 
@@ -66,36 +67,38 @@ class ConsentGate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OptOuts:
-    """Those who have opted out of any use for research, by the list that was read last.
+    """Those who have opted out of any use for research, by the list that was read last, and who have left a study.
 
     Args:
-        registry: Where the list is kept.
+        registry: Where both are kept.
         key: The key under which people are known there.
+        study: The study's id.
+        has_list: Whether the site's document names an opt-out list.
     """
 
     registry: Registry
     key: bytes = field(repr=False)
+    study: str
+    has_list: bool = True
 
     def names(self, subject: str) -> bool:
-        """Whether a person is on the list."""
-        return subject_tag(self.key, subject) in self.registry.who_is_out()
+        """Whether a person is out."""
+        return subject_tag(self.key, subject) in self.out()
+
+    def out(self) -> frozenset[str]:
+        """The tags of everybody who is out; while nothing has changed, the very same set."""
+        return self.registry.who_is_out(self.study)
 
 
-@dataclass(frozen=True, slots=True)
-class StatedGround:
-    """A site that answers for a lawful ground of its own, such as an ethics vote, for everybody in its records.
+class _ForEverybody(ABC):
+    """A gate that is open to all on one ground, but for those who have opted out."""
 
-    >>> from datetime import UTC
-    >>> StatedGround("ethics vote 7/2026")("1", datetime(2026, 1, 1, tzinfo=UTC)).allowed
-    True
-    """
+    __slots__ = ()
+    opt_outs: OptOuts | None
 
-    ground: str
-    opt_outs: OptOuts | None = None
-
-    def in_general(self, moment: datetime) -> Permission:
+    @abstractmethod
+    def in_general(self, moment: datetime, action: Action) -> Permission:
         """What holds for whoever has not opted out."""
-        return Permission(allowed=True, ground=self.ground)
 
     def __call__(
         self,
@@ -104,67 +107,79 @@ class StatedGround:
         action: Action = Action.COLLECT,
         kinds: Collection[str] = (),
     ) -> Permission:
-        """Everybody is allowed on the stated ground, but for those who have opted out."""
-        return _OUT if self.opt_outs and self.opt_outs.names(subject) else self.in_general(moment)
-
-    def words(self) -> str:
-        """On what ground, for a report."""
-        return f"used on a ground that the site states: {self.ground}{_but(self.opt_outs)}"
+        """What holds in general, unless the person has opted out: that always wins."""
+        return _OUT if self.opt_outs and self.opt_outs.names(subject) else self.in_general(moment, action)
 
 
 @dataclass(frozen=True, slots=True)
-class PermittedUse:
+class StatedGround(_ForEverybody):
+    """A site that answers for a lawful ground of its own, such as an ethics vote, for everybody in its records.
+
+    Args:
+        ground: The ground, as the audit chain holds it; see :func:`abaton.governance.state_ground`.
+        opt_outs: Who has opted out or left the study, if the site knows people.
+    """
+
+    ground: Held
+    opt_outs: OptOuts | None = None
+
+    def in_general(self, moment: datetime, action: Action) -> Permission:
+        """What holds for whoever has not opted out."""
+        return Permission(allowed=True, ground=self.ground)
+
+    def words(self) -> str:
+        """On what ground, for a report."""
+        return f"used on a ground that the site states: {self.ground.words}{_but(self.opt_outs)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PermittedUse(_ForEverybody):
     """A data permit for one study document, minus those who have opted out.
 
     Args:
         permit: The permit.
         purpose: What the study is for.
         document: The hash of its document.
-        opt_outs: The opt-out list, if the site has one.
+        ground: The permit as the audit chain holds it; see :func:`abaton.governance.note_permit`.
+        opt_outs: Who has opted out or left the study, if the site knows people.
     """
 
     permit: Permit
     purpose: str
     document: str
+    ground: Held
     opt_outs: OptOuts | None = None
 
-    def in_general(self, moment: datetime) -> Permission:
+    def in_general(self, moment: datetime, action: Action) -> Permission:
         """What holds for whoever has not opted out."""
-        reason = self.permit.reason(self.document, self.purpose, moment)
+        reason = self.permit.reason(self.document, self.purpose, moment, action)
         if reason.allows:
-            return Permission(allowed=True, ground=f"permit {self.permit.digest} for {self.document}")
+            return Permission(allowed=True, ground=self.ground)
         return Permission(allowed=False, reason=_PERMIT_WORDS[reason])
-
-    def __call__(
-        self,
-        subject: str,
-        moment: datetime,
-        action: Action = Action.COLLECT,
-        kinds: Collection[str] = (),
-    ) -> Permission:
-        """Everybody is allowed while the permit holds, but for those who have opted out."""
-        return _OUT if self.opt_outs and self.opt_outs.names(subject) else self.in_general(moment)
 
     def words(self) -> str:
         """On what ground, for a report."""
         made = self.permit
+        actions = ", ".join(_ACTIONS[each] for each in made.actions)
         return (
             f"used on data permit {made.number} of {made.authority}, {made.start} to {made.end}, "
-            f"for {', '.join(made.purposes)}, given for document {made.document}{_but(self.opt_outs)}"
+            f"for {', '.join(made.purposes)}, to {actions}, "
+            f"given for document {made.document}{_but(self.opt_outs)}"
         )
 
 
 _OUT = Permission(allowed=False, reason="the person has opted out of use for research")
+_ACTIONS = {Action.COLLECT: "collect", Action.SEND: "send", Action.TRAIN: "train"}
 _PERMIT_WORDS = {
     Reason.OTHER_DOCUMENT: "the data permit was given for another version of the study document",
-    Reason.NOT_PERMITTED: "the data permit does not name the study's purpose",
+    Reason.NOT_PERMITTED: "the data permit does not name the study's purpose, or does not allow this",
     Reason.NOT_YET: "the data permit does not hold yet",
     Reason.EXPIRED: "the data permit has expired",
 }
 
 
 def _but(opt_outs: OptOuts | None) -> str:
-    if opt_outs is None:
+    if opt_outs is None or not opt_outs.has_list:
         return ""
     return f"; whoever is on the opt-out list {list_digest(opt_outs.registry.who_is_out())} is left out"
 
@@ -201,7 +216,7 @@ class RegisteredConsents:
         ask = Ask(subject_tag(self.key, subject), self.study, self.document, action)
         reason, without = self.registry.permission(ask, kinds, moment)
         if reason.allows:
-            ground = f"consent to {self.study} {self.document}"
+            ground = self.registry.held(f"consent to {self.study} {self.document}")
             return Permission(allowed=True, ground=ground, without=without)
         return Permission(
             allowed=False, reason=_WORDS.get(reason, f"the consent does not hold: {reason.value}")

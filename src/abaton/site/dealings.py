@@ -1,12 +1,16 @@
-"""A site's dealings with the centre put together from ``site.toml``: registry, outbox, vault, keys and the line."""
+"""A site's dealings with people's consents and the centre, put together from ``site.toml``.
+
+Registry, outbox and vault are opened at once; keys and the line to the centre when something is sent there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from abaton.errors import Refused, SettingsError
@@ -15,50 +19,92 @@ from abaton.governance import (
     Case,
     Holdings,
     Outbox,
-    PrivateKey,
     Registry,
     Ring,
     Statement,
+    ToCentre,
     Vault,
-    row_tag,
     site_actions,
     verifier,
 )
 from abaton.governance import LeavingSite as Leaving
 from abaton.governance.keys import read_public
-from abaton.records.exporting import pseudonyms_for
 from abaton.site.centre import CentreAway, CentreClient
 from abaton.site.consent import publish, subject_tag
-from abaton.site.opening import open_registry, open_site, study_key, tags_key
+from abaton.site.fetched import clear_work
+from abaton.site.leaving import is_sent, row_of
+from abaton.site.opening import open_registry, open_site, tags_key
 from abaton.site.patience import Patience
 from abaton.site.reading import SiteFile
 from abaton.site.sending import Sending, SiteSender, Step
+from abaton.site.web import Web
 from abaton.study import Shares, Study
+
+
+class Line:
+    """The line to the centre, made when it is first needed: whoever sends nothing needs no keys for it.
+
+    Args:
+        file: The site's document.
+        ring: Gives the site's keys.
+    """
+
+    def __init__(self, file: SiteFile, ring: Callable[[], Ring]) -> None:
+        self.file, self._ring, self._web = file, ring, contextlib.ExitStack()
+
+    @cached_property
+    def client(self) -> CentreClient:
+        """The research centre.
+
+        Raises:
+            SettingsError: The site names none, or nothing on which records may be sent.
+        """
+        document = self.file.document
+        centre = document.centre
+        if centre is None or not document.consent.sends:
+            raise SettingsError(
+                "the site names no centre, or nothing on which records may be sent",
+                where=self.file.name,
+                remedy="write [centre] with url and keys, and registry under [consent] or a permit that allows 'send'",
+            )
+        ring, public = self._ring(), read_public(self.file.path(centre.keys))
+        ca = str(self.file.path(centre.ca)) if centre.ca else None
+        web = Web(centre.url, patience=Patience(retries=centre.retries), ca=ca, keeps_line=True)
+        self._web.callback(web.close)
+        return CentreClient(web, public, ring.signing, part=centre.part)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._web.close()
+
+
+Forget = Callable[[Callable[[str], bool]], None]
+"""Removes people from what lies elsewhere at the site; told whether a person leaves, by the Patient's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dealings:
-    """What a site does with the centre.
+    """What a site does with people's consents and with the centre.
 
     Args:
         file: The site's document.
         registry: The consents.
-        outbox: What waits to be sent.
+        outbox: What waits to be sent; nothing at a site that names no centre.
         vault: The mapping table, if the site has one.
-        signer: The site's signing key.
-        client: The way to the centre.
+        line: The way to the centre.
         tags: The key under which people are known.
         now: The time.
+        forget: Removes people from what other programs of the site keep.
     """
 
     file: SiteFile
     registry: Registry
-    outbox: Outbox
+    outbox: Outbox | None
     vault: Vault | None
-    signer: PrivateKey
-    client: CentreClient
-    tags: bytes
+    line: Line
+    tags: bytes = field(repr=False)
     now: Callable[[], datetime]
+    forget: Forget = lambda leaves: None
 
     def tag_of(self, patient: str) -> str:
         """How a person is known in the registry."""
@@ -68,16 +114,22 @@ class Dealings:
         """Note that people wish to be told of studies and say yes to this one: all of them, or none."""
         when, people = self.now(), {self.tag_of(patient): until for patient in patients}
         publish(self.registry, study, when)
-        self.registry.enrol_many(people, study.study.id, study.hash, when)
+        self.registry.enrol(people, study.study.id, study.hash, when)
 
     def send(self, study: Study, step: Step = lambda words: None, *, collect: bool = True) -> Sending:
-        """Collect, de-identify, seal and send everybody who agreed; goes on where it was stopped."""
+        """Collect, de-identify, seal and send everybody who agreed; goes on where it was stopped.
+
+        Withdrawals go first, so that the centre hears of a no before a yes that came after it.
+        """
         if Shares.RECORDS not in study.study.shares:
             raise Refused(
                 "the study does not ask for records", where=study.study.id, remedy="nothing needs to be sent"
             )
-        done = Sending()
-        sender = SiteSender(self.registry, self.outbox, self.signer, self.client, self.now, self.tag_of)
+        client, done = self.line.client, Sending()
+        assert self.outbox is not None
+        publish(self.registry, study, self.now())
+        self.cascade().advance_all(self.now())
+        sender = SiteSender(self.registry, self.outbox, client.signer, client, self.now, self.tag_of)
         self.outbox.sweep()
         if collect:
             site = open_site(self.file, study, self.now(), sink=self.vault, step=step)
@@ -86,68 +138,69 @@ class Dealings:
         return done
 
     def withdraw(self, study: Study, patient: str) -> Case:
-        """Take a person out of a study, as far as it can be done now."""
-        when = self.now()
-        need = study.need(when.date())
-        names = pseudonyms_for(need, study_key(self.file, need), self.file.document.site.id)
-        cascade = self.cascade()
-        return cascade.advance(
-            cascade.begin(study.study.id, self.tag_of(patient), row_tag(names, patient), when), when
-        )
+        """Take a person out of a study, as far as it can be done now.
+
+        The centre is asked for only if records are sent in this study, or were: what shares nothing but updates can be
+        left without it.
+        """
+        when, subject, cascade = self.now(), self.tag_of(patient), self.cascade()
+        row, sent = row_of(self.file, study, patient, when), is_sent(self.file, self.registry, study, subject)
+        return cascade.advance(cascade.begin(study.study.id, subject, row, when, sent=sent), when)
 
     def cascade(self) -> Cascade:
         """The withdrawals of this site."""
-        site = Leaving(
-            self.registry,
-            self.outbox,
-            self.vault,
-            self.signer,
-            self._bring,
-            verifier([self.client.ring.signing]),
-        )
+        centre = None if self.file.document.centre is None else self._centre
+        site = Leaving(self.registry, self.outbox, self.vault, centre, self._forget)
         return Cascade(self.registry.database, site_actions(site))
+
+    def _centre(self) -> ToCentre:
+        client = self.line.client
+        return ToCentre(client.signer, self._bring, verifier([client.ring.signing]))
 
     def _bring(self, order: Statement) -> Statement | None:
         try:
-            return self.client.delete(order)
+            return self.line.client.delete(order)
         except CentreAway:
             return None
 
+    def _forget(self, study: str, subject: str) -> None:
+        """Remove what an interrupted fetch has left, and whoever leaves from what other programs keep."""
+        clear_work(self.file.path(self.file.document.records.work))
+        self.forget(lambda patient: self.tag_of(patient) == subject)
+
 
 @contextlib.contextmanager
-def deal(file: SiteFile, ring: Ring, now: Callable[[], datetime]) -> Iterator[Dealings]:
-    """Open everything that ``site.toml`` names for dealing with the centre.
+def deal(
+    file: SiteFile,
+    ring: Callable[[], Ring],
+    now: Callable[[], datetime],
+    forget: Forget = lambda leaves: None,
+) -> Iterator[Dealings]:
+    """Open what ``site.toml`` names for people's consents and for dealing with the centre.
 
     Args:
         file: The site's document.
-        ring: The site's keys.
+        ring: Gives the site's keys, when something is signed.
         now: The time.
+        forget: Removes people from what other programs of the site keep.
     """
-    document = file.document
-    centre = document.centre
-    if centre is None or not document.consent.by_person:
+    if file.document.keys.tags is None:
         raise SettingsError(
-            "the site names no centre, or keeps no registry of consents",
+            "the site knows nobody: it names no key for people's tags",
             where=file.name,
-            remedy="write [centre] with url and keys, and registry under [consent]",
+            remedy="write tags = 'tags.key' under [keys]",
         )
-    client = CentreClient(
-        centre.url,
-        read_public(file.path(centre.keys)),
-        ring.signing,
-        patience=Patience(retries=centre.retries),
-        ca=file.path(centre.ca) if centre.ca else None,
-        part=centre.part,
-    )
     with contextlib.ExitStack() as stack:
-        stack.callback(client.close)
+        line = Line(file, ring)
+        stack.callback(line.close)
         registry = open_registry(file)
         stack.callback(registry.database.close)
         vault = _vault(file)
         if vault is not None:
             stack.callback(vault.close)
-        outbox = Outbox(file.path(centre.outbox), registry.database)
-        yield Dealings(file, registry, outbox, vault, ring.signing, client, tags_key(file), now)
+        centre = file.document.centre
+        outbox = None if centre is None else Outbox(file.path(centre.outbox), registry.database)
+        yield Dealings(file, registry, outbox, vault, line, tags_key(file), now, forget)
 
 
 @contextlib.contextmanager

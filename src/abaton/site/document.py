@@ -17,19 +17,22 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from abaton.documents.values import Day, Part, Text, fault
 from abaton.errors import Refused, SettingsError
-from abaton.governance.consents import Action
-from abaton.governance.elsewhere import Permit
+from abaton.governance.consents import Action, Permit
 from abaton.governance.forms import RESEARCH, Form
 from abaton.records.deid.need import Dates, Rule
 from abaton.records.deid.plan import Plan
 from abaton.records.fhir.elements import resources
+from abaton.site.moments import zone_of
+from abaton.site.policy import PolicyPart
 from abaton.study import Purpose
-from abaton.study.values import Day, Part, Text, fault
+from abaton.study.named import Packages
 
 _FILES = frozenset({"paths"})
 _WEB = frozenset({"url", "work", "page", "timeout", "retries", "hosts", "ca", "smart"})
 _BULK = frozenset({"level", "group", "since", "wait"})
+_OMOP = frozenset({"database", "paths", "cdm", "vocabulary", "timezone"})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -68,7 +71,14 @@ def _without_password(place: str) -> str:
     return place
 
 
+def _zone(name: str) -> str:
+    if zone_of(name) is None:
+        raise fault("there is no such time zone", "write +02:00, Z, or a name such as Europe/Athens")
+    return name
+
+
 Place = Annotated[str, AfterValidator(_place)]
+Schema = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Address = Annotated[str, AfterValidator(_address)]
 ResourceType = Annotated[str, AfterValidator(_resource_type)]
 Token = Annotated[str, Field(pattern=r"^[!-~]{1,500}$")]
@@ -89,6 +99,8 @@ class Kind(StrEnum):
     NDJSON = "ndjson"
     FHIR = "fhir"
     BULK = "bulk"
+    CSV = "csv"
+    OMOP = "omop"
 
 
 class Smart(Part):
@@ -119,6 +131,11 @@ class RecordsPart(Part):
     group: Annotated[str, Field(pattern=r"^[A-Za-z0-9\-.]{1,64}$")] | None = None
     since: datetime | None = None
     wait: float = Field(24, gt=0, le=24 * 14)
+    mapping: Place | None = None
+    database: Annotated[Place, AfterValidator(_without_password)] | None = None
+    cdm: Schema | None = None
+    vocabulary: Schema | None = None
+    timezone: Annotated[str, AfterValidator(_zone)] = "Z"
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -127,14 +144,27 @@ class RecordsPart(Part):
             Kind.NDJSON: _FILES,
             Kind.FHIR: _WEB,
             Kind.BULK: _WEB | _BULK,
+            Kind.CSV: _FILES | {"mapping"},
+            Kind.OMOP: _OMOP,
         }[self.kind]
         if strange := sorted(self.model_fields_set - allowed):
             raise fault(
                 f"'{strange[0]}' does not belong to kind = '{self.kind.value}'",
                 f"this kind has {', '.join(sorted(allowed - {'kind'}))}",
             )
-        if "paths" in allowed and not self.paths:
+        if self.kind is Kind.OMOP:
+            if (self.database is None) == (len(self.paths) != 1):
+                raise fault(
+                    "it is not clear where the OMOP tables are",
+                    "write database = 'postgresql+psycopg://host/name', or paths = ['folder of CSV or Parquet']",
+                )
+        elif "paths" in allowed and not self.paths:
             raise fault("it is not said where the records are", "write paths = ['records']")
+        if self.kind is Kind.CSV and self.mapping is None:
+            raise fault(
+                "it is not said what the columns mean",
+                "run 'abaton site map' and write mapping = 'mapping.toml'",
+            )
         if "url" in allowed and self.url is None:
             raise fault("it is not said which server is asked", "write url = 'https://host/fhir'")
         if (self.level == "group") != (self.group is not None):
@@ -233,6 +263,7 @@ class PermitPart(Part):
     end: Day
     purposes: tuple[Purpose, ...] = Field(min_length=1)
     document: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    allows: tuple[Literal["train", "send"], ...] = Field(("train",), min_length=1)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -243,7 +274,9 @@ class PermitPart(Part):
     def plain(self) -> Permit:
         """The permit as governance knows it."""
         purposes = tuple(sorted(purpose.value for purpose in self.purposes))
-        return Permit(self.number, self.authority, self.start, self.end, purposes, self.document)
+        named = {"train": Action.TRAIN, "send": Action.SEND}
+        actions = (Action.COLLECT, *sorted({named[each] for each in self.allows}))
+        return Permit(self.number, self.authority, self.start, self.end, purposes, self.document, actions)
 
 
 class OptOutsPart(Part):
@@ -294,6 +327,11 @@ class ConsentPart(Part):
         return self.ground is None and self.permit is None
 
     @property
+    def sends(self) -> bool:
+        """Whether records may be sent at all: with each person's consent, or on a permit that says so."""
+        return self.by_person or (self.permit is not None and "send" in self.permit.allows)
+
+    @property
     def place(self) -> str:
         """Where the registry is; a ground or a permit is written into its audit chain, too."""
         return self.registry or "governance.db"
@@ -301,7 +339,7 @@ class ConsentPart(Part):
     @property
     def knows_people(self) -> bool:
         """Whether people are known by tags: for their consents, or for their opt-outs."""
-        return self.by_person or self.opt_outs is not None
+        return self.sends or self.opt_outs is not None
 
 
 class Keys(Part):
@@ -369,6 +407,10 @@ class Limits(Part):
     memory: int = Field(2048, ge=64, description="MiB")
     batch: int | None = Field(None, ge=1)
     hours: Hours | None = None
+    explanations: int | None = Field(
+        None, ge=0, description="how often a run may ask a model of all test subjects to explain it"
+    )
+    personalise: bool = Field(True, description="whether a run may make the model the site's own")
 
     def check_hours(self, moment: datetime) -> None:
         """Refuse work at a moment outside the hours, by the local time of the machine.
@@ -394,6 +436,10 @@ class SiteDocument(Part):
     centre: CentrePart | None = None
     vault: VaultPart | None = None
     limits: Limits = Limits()
+    policy: PolicyPart = PolicyPart()
+    parts: Packages = Field(
+        default_factory=dict, description="packages whose codecs and networks may run here"
+    )
 
     @model_validator(mode="after")
     def _known_by_tags(self) -> Self:

@@ -160,3 +160,9 @@ def _measured(path: Path) -> Kept:
             made.update(chunk)
             size += len(chunk)
     return Kept(path.name, size, made.hexdigest())
+
+
+def clear_work(folder: Path) -> None:
+    """Remove what an interrupted fetch has left in a work folder: it holds people, and is fetched anew."""
+    if (folder / STATE).is_file():  # without our state it is somebody else's folder
+        shutil.rmtree(folder)

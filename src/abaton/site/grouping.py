@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.records.deid.references import SUBJECTS, target_of
 from abaton.records.fhir.elements import resources
 from abaton.records.fhir.parsing import dump, parse
+from abaton.records.fhir.references import SUBJECTS, target_of
 from abaton.records.stages import Record
 from abaton.site.sources import Faults
 
@@ -34,6 +34,7 @@ CREATE INDEX subject ON known (subject);
 """
 _NESTED = 8
 _COMMIT = 10_000
+_USUAL = 400  # bytes of a usual record
 _SPREAD = 16  # a parsed record takes several times its length
 
 
@@ -61,6 +62,23 @@ class Subject:
 
     def __repr__(self) -> str:
         return "Subject(…)"
+
+
+def together(bundle: Record, types: frozenset[str], read: Counter[str], memory: int) -> Subject:
+    """The subject of a Bundle that holds all of one person, the Patient first.
+
+    Args:
+        bundle: The Bundle.
+        types: The resource types that are needed.
+        read: Where what was read is counted, by type.
+        memory: How many MiB one subject's records may take.
+    """
+    found = [Record(entry["resource"]) for entry in bundle.content["entry"]]
+    read.update(record.type for record in found)
+    key = f"Patient/{found[0].content['id']}"
+    if len(found) * _USUAL * _SPREAD > memory << 20:
+        return Subject(key, (), too_large=True)
+    return Subject(key, tuple(("", record) for record in found if record.type in types))
 
 
 class Grouping:

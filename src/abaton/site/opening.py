@@ -7,17 +7,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abaton.canonical import digest
 from abaton.errors import SettingsError
-from abaton.governance import Registry, ground_noted, metadata, note_permit
+from abaton.governance import Registry, metadata, note_permit, state_ground
 from abaton.records.deid.need import Mechanism, Need
 from abaton.records.deid.pseudonyms import MappingSink, check_key
 from abaton.records.exporting import pseudonyms_for
 from abaton.site.bulk import BulkSource, Wanted
 from abaton.site.consent import ConsentGate, OptOuts, PermittedUse, RegisteredConsents, StatedGround
 from abaton.site.document import Kind
+from abaton.site.moments import zone_of
 from abaton.site.patience import Clock, Patience
-from abaton.site.queries import queries, types_of
+from abaton.site.queries import queries, read_for, types_of
 from abaton.site.reading import SiteFile
 from abaton.site.rest import RestSource
 from abaton.site.site import Site
@@ -69,18 +69,18 @@ def gate_of(file: SiteFile, study: Study, now: datetime | None = None) -> Consen
     """
     consent = file.document.consent
     registry = open_registry(file, must_exist=consent.by_person)
-    key = tags_key(file) if consent.knows_people else b""
+    key = tags_key(file) if file.document.keys.tags is not None else b""
     if consent.by_person:
         return RegisteredConsents(registry, key, study.study.id, study.hash)
-    when, out = now or datetime.now(UTC), OptOuts(registry, key) if consent.opt_outs else None
+    out = OptOuts(registry, key, study.study.id, has_list=consent.opt_outs is not None) if key else None
+    when = now or datetime.now(UTC)
     if consent.permit is not None:
         permit = consent.permit.plain()
-        note_permit(registry, study.study.id, permit, when)
-        return PermittedUse(permit, study.study.purpose.value, study.hash, out)
+        held = note_permit(registry, study.study.id, study.study.purpose.value, permit, when)
+        return PermittedUse(permit, study.study.purpose.value, study.hash, held, out)
     assert consent.ground is not None
-    stated = digest({"site": file.document.site.id, "ground": consent.ground})
-    ground_noted(registry, study.study.id, study.hash, "ground-stated", stated, when)
-    return StatedGround(consent.ground, out)
+    site = file.document.site.id
+    return StatedGround(state_ground(registry, study.study.id, study.hash, site, consent.ground, when), out)
 
 
 def open_registry(file: SiteFile, *, must_exist: bool = False) -> Registry:
@@ -130,12 +130,26 @@ def private_bytes(path: Path) -> bytes:
 
 
 def open_source(
-    file: SiteFile, study: Study, need: Need, step: Step = lambda words: None, clock: Clock | None = None
+    file: SiteFile,
+    study: Study | None,
+    need: Need,
+    step: Step = lambda words: None,
+    clock: Clock | None = None,
 ) -> Source:
-    """The source of records that the document names."""
+    """The source of records that the document names; a server is asked for what a study needs, the others need none."""
     part = file.document.records
     if part.kind in (Kind.DIRECTORY, Kind.NDJSON):
         return FileSource([file.path(place) for place in part.paths], lines_only=part.kind is Kind.NDJSON)
+    if part.kind is Kind.CSV:
+        return _tables(file, study, need)
+    if part.kind is Kind.OMOP:
+        return _omop(file, study, need)
+    if study is None:
+        raise SettingsError(
+            "a server is asked for what a study needs, and no study is named",
+            where=file.name,
+            remedy="add --study study.toml",
+        )
     assert part.url is not None
     patience = Patience(part.timeout, part.retries)
     ca = str(file.path(part.ca)) if part.ca else None
@@ -148,3 +162,34 @@ def open_source(
         return BulkSource(web, tokens, wanted, work, wait=part.wait * 3600, step=step)
     asked = queries(need, study.eligibility)
     return RestSource(web, tokens, asked, work, page=part.page, step=lambda pages: step(f"page {pages}"))
+
+
+def _tables(file: SiteFile, study: Study | None, need: Need) -> Source:
+    """The tables of a site, by its mapping."""
+    from abaton.site.tables.mapping import TYPES, load_mapping
+    from abaton.site.tables.source import TableSource
+
+    part = file.document.records
+    assert part.mapping is not None
+    paths = [file.path(place) for place in part.paths]
+    types = read_for(need, study.eligibility if study else None, TYPES.values())
+    return TableSource(paths, load_mapping(file.path(part.mapping)), types)
+
+
+def _omop(file: SiteFile, study: Study | None, need: Need) -> Source:
+    """The OMOP instance of a site: a database, or a folder of files."""
+    from abaton.site.omop.source import OmopSource
+
+    part, zone = file.document.records, zone_of(file.document.records.timezone)
+    assert zone is not None  # the document was checked
+    place: str | Path = file.path(part.paths[0]) if part.database is None else _from_here(file, part.database)
+    schemas = {"cdm": part.cdm or "", "vocabulary": part.vocabulary or ""}
+    return OmopSource(place, need, study.eligibility if study else None, zone, **schemas)
+
+
+def _from_here(file: SiteFile, address: str) -> str:
+    """The address of a database; a file in it is meant from the folder of the site's document."""
+    kind, sign, place = address.partition(":///")
+    if not sign or kind.split("+")[0] not in ("sqlite", "duckdb") or not place:
+        return address
+    return f"{kind}:///{file.path(place)}"

@@ -8,7 +8,7 @@ count them in another time zone; the exact filter is applied here again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -28,6 +28,7 @@ _CODES = {
     ("MedicationRequest", "medicationCodeableConcept"): "code",
     ("Observation", "category"): "category",
     ("Observation", "code"): "code",
+    ("Observation", "component.code"): "component-code",
     ("Procedure", "code"): "code",
 }
 _DATES = {
@@ -52,14 +53,20 @@ class Query:
     parameters: Parameters = ()
 
 
-def types_of(need: Need, eligibility: Eligibility) -> frozenset[str]:
+def types_of(need: Need, eligibility: Eligibility | None) -> frozenset[str]:
     """The resource types that have to be read for a study."""
     return need.types | judged_by(eligibility) | {"Patient"}
 
 
-def judged_by(eligibility: Eligibility) -> frozenset[str]:
+def read_for(need: Need, eligibility: Eligibility | None, known: Iterable[str]) -> frozenset[str]:
+    """Of the resource types that a source can make, those that have to be read; all if the study names no list."""
+    types = frozenset(known)
+    return types & types_of(need, eligibility) | {"Patient"} if need.wants else types | {"Patient"}
+
+
+def judged_by(eligibility: Eligibility | None) -> frozenset[str]:
     """The resource types by which eligibility is judged, and those that they refer to for their code."""
-    asked = {criterion.what for criterion in eligibility.criteria}
+    asked = {criterion.what for criterion in eligibility.criteria} if eligibility else set()
     found = {kind for what in asked for kind in SOURCES.get(what, ())}
     return frozenset(found | {"Patient"} | ({"Medication"} if "medication" in asked else set()))
 

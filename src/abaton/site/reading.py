@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from abaton.documents.lines import Path as Keys
+from abaton.documents.lines import line_numbers, nearest_line
+from abaton.documents.problems import DocumentError, Guide, Problem, dotted
+from abaton.documents.reading import read_document, text_of
+from abaton.documents.toml import checked_toml
 from abaton.records.deid.need import Dates
 from abaton.site.document import SiteDocument
+from abaton.site.parts import not_allowed
 from abaton.study import Study
-from abaton.study.lines import Path as Keys
-from abaton.study.lines import line_numbers, nearest_line
-from abaton.study.problems import DocumentError, Guide, Problem, dotted
-from abaton.study.reading import checked_toml
 
-LARGEST = 4 * 1024 * 1024
 _GUIDE = Guide("abaton site new", "docs/site.md")
 _STRICTNESS = (Dates.SHIFT, Dates.YEAR, Dates.REMOVE)
 
@@ -37,15 +38,15 @@ class SiteFile:
         return self.folder / place
 
     def against(self, study: Study) -> None:
-        """Refuse whatever in the site's document is weaker than the study.
+        """Refuse whatever in the site's document is weaker than the study, and parts that it does not allow.
 
         Raises:
-            SiteError: With every weaker setting, its line and its remedy.
+            SiteError: With every such setting, its line and its remedy.
         """
         lines = line_numbers(self.text)
         found = [
             Problem(self.name, dotted(keys), what, remedy, nearest_line(lines, keys))
-            for keys, what, remedy in weaker(self.document, study)
+            for keys, what, remedy in (*weaker(self.document, study), *not_allowed(self.document, study))
         ]
         if found:
             raise SiteError(found)
@@ -57,21 +58,8 @@ def load_site(file: Path) -> SiteFile:
     Raises:
         SiteError: With every problem that was found, each with its line and its remedy.
     """
-    try:
-        raw = file.read_bytes()
-    except OSError as error:
-        raise _unusable(file, "the file cannot be read", error.strerror or "check the path") from None
-    if len(raw) > LARGEST:
-        raise _unusable(file, "the file is too large for a site's document", "4 MB is the limit")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise _unusable(file, "this is not UTF-8 text", "save it as UTF-8") from None
+    text = text_of(read_document(file, SiteError), str(file), SiteError)
     return SiteFile(site_from_toml(text, str(file)), file.parent, str(file), text)
-
-
-def _unusable(file: Path, what: str, remedy: str) -> SiteError:
-    return SiteError([Problem(str(file), "", what, remedy)])
 
 
 def site_from_toml(text: str, file: str = "site.toml") -> SiteDocument:
@@ -115,5 +103,5 @@ def weaker(site: SiteDocument, study: Study) -> Iterator[tuple[Keys, str, str]]:
 
 
 def smallest_count(site: SiteDocument, study: Study) -> int:
-    """The smallest number of people that may be told: the larger of the site's and the study's."""
-    return max(site.rules.smallest_count or 1, study.deidentification.count_floor)
+    """The smallest number of people that may be told: the larger of the site's, 5 by default, and the study's."""
+    return max(site.rules.smallest_count or 5, study.deidentification.count_floor)

@@ -33,6 +33,8 @@ class RestSource:
         step: Told of every page, with the number of pages so far.
     """
 
+    by_subject = False
+
     def __init__(
         self,
         web: Web,

@@ -3,7 +3,8 @@
 Invariants:
 (1) nothing is queued or sent without a consent to sending in force at that moment, at the site and at the centre;
 (2) the same content is not queued again while the last envelope of the person holds it;
-(3) interrupted at any point, the next run goes on: what is queued is sent, what was sent is not sent anew.
+(3) interrupted at any point, the next run goes on: what is queued is sent, what was sent is not sent anew;
+(4) nothing of a person is sent while an earlier no of theirs waits to be carried out at the centre.
 """
 
 from __future__ import annotations
@@ -16,12 +17,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from abaton.canonical import canonical, digest
-from abaton.governance import Action, Ask, Denied, Outbox, PrivateKey, Queued, RefusalCode, Registry, verifier
-from abaton.governance.enrolling import is_confirmed, keep_confirmation
+from abaton.governance import (
+    Action,
+    Ask,
+    Denied,
+    Outbox,
+    PrivateKey,
+    Queued,
+    RefusalCode,
+    Registry,
+    pending,
+    verifier,
+)
+from abaton.governance.elsewhere import is_confirmed, keep_confirmation
 from abaton.site.centre import CentreClient
 from abaton.site.site import KeptSubject, Site
 
 Step = Callable[[str], None]
+LEAVING = "withdrawal-pending"
 
 
 @dataclass(slots=True)
@@ -83,8 +96,9 @@ class SiteSender:
                 done.refused[error.reason or error.code.value] += 1
 
     def _send(self, queued: Queued) -> None:
-        sending = Ask(queued.subject, queued.study, action=Action.SEND)
-        reason = self.registry.reason(sending, self.now())
+        if (queued.study, queued.subject) in self._leaving():
+            raise Denied(RefusalCode.NO_CONSENT, "an earlier no is not carried out yet", reason=LEAVING)
+        reason = self.registry.sending(Ask(queued.subject, queued.study), self.now())
         if not reason.allows:
             raise Denied(
                 RefusalCode.NO_CONSENT, f"sending is not allowed: {reason.value}", reason=reason.value
@@ -93,6 +107,10 @@ class SiteSender:
             self._tell(queued.subject, study)
         receipt = self.client.upload(self.outbox.path(queued), queued.digest, queued.size)
         self.outbox.settle(queued, receipt, verifier([self.client.ring.signing]), self.now())
+
+    def _leaving(self) -> set[tuple[str, str]]:
+        """Who has withdrawn from what, and not everywhere yet: a yes that came after is not to overtake the no."""
+        return {(case.study, case.subject) for case in pending(self.registry.database)}
 
     def _tell(self, subject: str, study: str) -> None:
         """Bring a consent to the centre, unless the centre has confirmed this very one."""

@@ -17,19 +17,18 @@ from datetime import datetime
 from pathlib import Path
 
 from abaton.errors import Refused
-from abaton.governance import Action
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.deid.deidentifier import Deidentifier
 from abaton.records.deid.need import Need
 from abaton.records.deid.pseudonyms import Pseudonyms
 from abaton.records.deid.tally import Tally
-from abaton.records.features import Featurised, featurise
+from abaton.records.features import Featurised, featurise_people
 from abaton.records.fhir.bundles import apart
 from abaton.records.stages import Consented, Deidentified, Record
 from abaton.site.consent import ConsentGate, Permission
 from abaton.site.document import SiteDocument
 from abaton.site.funnel import Funnel, Stage
-from abaton.site.grouping import Grouping, Subject
+from abaton.site.grouping import Grouping, Subject, together
 from abaton.site.queries import types_of
 from abaton.site.reading import smallest_count, weaker
 from abaton.site.sources import Faults, Source
@@ -154,8 +153,8 @@ class Site:
             SettingsError: The study has no features.
             Refused: A view makes rows of people who are not kept, such as the holder of somebody's insurance.
         """
-        plan = replace(self.study.plan(), floor=smallest_count(self.document, self.study))
-        made = featurise(plan, self.records())
+        plan = self.study.plan().model_copy(update={"floor": smallest_count(self.document, self.study)})
+        made = featurise_people(plan, (subject.records for subject in self.kept()))
         named = set(made.table.subjects) if made.table is not None else set()
         if named - self.people.keys() or made.rows + made.lost.total() > len(self.people):
             raise Refused(
@@ -166,12 +165,13 @@ class Site:
         self.funnel = self.funnel.with_rows(made.rows, made.lost)
         return made
 
-    def may_use(self, subject: str, moment: datetime, action: Action = Action.TRAIN) -> Permission:
-        """Whether a subject's records may be used at some moment: asked again before every round."""
-        return self.gate(subject, moment, action)
-
     def _subjects(self) -> Iterator[Subject]:
         wanted = types_of(self.need, self.study.eligibility)
+        if self.source.by_subject:
+            for record in self.source.records():
+                yield together(record, wanted, self.read, self.document.limits.memory)
+            self.source.close()
+            return
         with closing(Grouping(wanted, self.faults, self.scratch, self.document.limits.memory)) as grouping:
             for record in self.source.records():
                 grouping.add(record)
@@ -214,7 +214,8 @@ class _Cleaner:
             else:
                 entries.append({"resource": record.content, **({"fullUrl": url} if url else {})})
         bundle = Record({"resourceType": "Bundle", "type": "collection", "entry": entries})
-        made = self._first(Consented.on_ground(bundle, permission.ground))
+        assert permission.ground is not None  # whoever says yes says why
+        made = self._first(Consented(bundle, permission.ground))
         if made is not None and self._second is not None:
             made = self._second(made)
         return () if made is None else tuple(apart(made))

@@ -44,6 +44,10 @@ class Source(Protocol):
     def faults(self) -> Faults:
         """What was set aside so far."""
 
+    @property
+    def by_subject(self) -> bool:
+        """Whether every record is a Bundle of all that one person has, the Patient first."""
+
     def records(self) -> Iterator[Record]:
         """The records, one document at a time; a Bundle is one document."""
 
@@ -58,6 +62,8 @@ class FileSource:
         paths: The files and directories.
         lines_only: Whether only NDJSON is meant; then a file of another form is refused.
     """
+
+    by_subject = False
 
     def __init__(self, paths: Iterable[Path], *, lines_only: bool = False) -> None:
         self._paths, self._lines_only = tuple(str(path) for path in paths), lines_only

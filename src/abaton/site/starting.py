@@ -2,7 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import re
 from string import Template
+
+from abaton.errors import SettingsError
+
+KINDS = {
+    "ndjson": """\
+kind = "ndjson"                 # files of lines, as a Bulk Data export gives them; also .ndjson.gz
+paths = ["records"]             # files and folders""",
+    "directory": """\
+kind = "directory"              # any FHIR JSON: single resources, Bundles, NDJSON
+paths = ["records"]""",
+    "csv": """\
+kind = "csv"                    # tables of rows, from a spreadsheet or a database
+paths = ["tables"]              # files and folders
+mapping = "mapping.toml"        # what the columns mean: abaton site map tables -o mapping.toml""",
+    "omop": """\
+kind = "omop"                   # OMOP CDM 5.3 or 5.4
+database = "postgresql+psycopg://reader@db.hospital.example/omop"   # or duckdb:///file, sqlite:///file
+# paths = ["omop"]              # instead of a database: a folder of CSV or Parquet, a file for each table
+# cdm = "cdm"                   # the schema of the clinical tables
+# vocabulary = "vocabulary"     # that of the vocabulary, if it is another
+# timezone = "Europe/Athens"    # in which times of day are told""",
+    "fhir": """\
+kind = "fhir"                   # a FHIR server, by search
+url = "https://fhir.hospital.example/r4"
+# page = 200                    # records asked for at a time
+# work = "work"                 # pages are kept here until read, then removed
+# timeout = 60                  # seconds without an answer
+# retries = 5""",
+    "bulk": """\
+kind = "bulk"                   # a FHIR server, by Bulk Data export
+url = "https://fhir.hospital.example/r4"
+# level = "group"               # "patient", "system", or "group" with its id
+# group = "cohort-7"
+# hosts = ["files.hospital.example"]   # where exported files may lie besides the server itself
+# wait = 24                     # hours that the server may prepare the export""",
+}
+"""Every kind of source, as it stands in a first document."""
 
 _TEMPLATE = Template("""\
 # What a site says about itself. Every key is explained in docs/site.md.
@@ -13,27 +52,9 @@ _TEMPLATE = Template("""\
 id = "$id"                    # enters every pseudonym: do not change it during a study
 name = "University Hospital"
 
-# Where the records are. One of four kinds:
+# Where the records are. One of six kinds:
 [records]
-kind = "ndjson"                 # files of lines, as a Bulk Data export gives them; also .ndjson.gz
-paths = ["records"]             # files and folders
-
-# kind = "directory"            # any FHIR JSON: single resources, Bundles, NDJSON
-# paths = ["records"]
-
-# kind = "fhir"                 # a FHIR server, by search
-# url = "https://fhir.hospital.example/r4"
-# page = 200                    # records asked for at a time
-# work = "work"                 # pages are kept here until read, then removed
-# timeout = 60                  # seconds without an answer
-# retries = 5
-
-# kind = "bulk"                 # a FHIR server, by Bulk Data export
-# url = "https://fhir.hospital.example/r4"
-# level = "group"               # "patient", "system", or "group" with its id
-# group = "cohort-7"
-# hosts = ["files.hospital.example"]   # where exported files may lie besides the server itself
-# wait = 24                     # hours that the server may prepare the export
+$records
 
 # How the site shows the server that it may read (SMART Backend Services).
 # [records.smart]
@@ -64,6 +85,7 @@ ground = "Ethics committee of the hospital, vote 7/2026"   # the site answers fo
 # end = 2028-12-31
 # purposes = ["diagnostic"]
 # document = "..."              # the hash: abaton study check study.toml
+# allows = ["train"]            # or ["send"], or both
 # [consent.opt_outs]            # always wins
 # file = "opt-outs.txt"         # one Patient id in each line; or url, or fhir
 # [[consent.forms]]             # consents signed elsewhere: docs/site.md has examples
@@ -83,6 +105,14 @@ study = "study.key"             # abaton records key study.key
 # keys = "row-keys.db"          # another place, kept out of the backups of the rows
 # controller = "controller.pub" # the data controller's public keys
 
+# What a study's centre may ask of the site: 'abaton site policy --explain' says it in words. Strict as it is.
+[policy]
+# fewest_rows = 50              # an update rests on at least so many
+# smallest_batch = 8            # and each step of training
+# reach = 10.0                  # how far a model may lie from the one before it, in steps of the site's own
+# scored = 64                   # models of others that are scored, beyond one a version
+# judged = 64                   # versions that are judged after a run
+
 [limits]
 threads = 1
 memory = 2048                   # MiB
@@ -91,11 +121,33 @@ memory = 2048                   # MiB
 """)
 
 
-def starter(file: str, *, identifier: str = "my-site") -> str:
+def starter(file: str, *, identifier: str = "my-site", kind: str = "ndjson", place: str = "") -> str:
     """The text of a first site document, which passes the check.
 
     Args:
         file: How the file will be called, for the comments.
         identifier: The site's id.
+        kind: The kind of source; the others stand below it as comments.
+        place: Where the records are: a folder, a file, or the address of a server or database.
     """
-    return _TEMPLATE.substitute(file=file, id=identifier)
+    if kind not in KINDS:
+        raise SettingsError(f"there is no kind '{kind}'", where="--kind", remedy=f"use {', '.join(KINDS)}")
+    others = [_comment(text) for name, text in KINDS.items() if name != kind]
+    records = "\n\n".join([_placed(kind, place), *others])
+    return _TEMPLATE.substitute(file=file, id=identifier, records=records)
+
+
+def _placed(kind: str, place: str) -> str:
+    text = KINDS[kind]
+    if not place:
+        return text
+    key, value = ("paths", [place]) if "\npaths = " in text else ("url", place)
+    if kind == "omop":
+        key, value = ("database", place) if "://" in place else ("paths", [place])
+        text = re.sub(r"^# paths .*\n", "", text, flags=re.MULTILINE)
+        return re.sub(r"^database = .*$", lambda _: f"{key} = {json.dumps(value)}", text, flags=re.MULTILINE)
+    return re.sub(rf"^{key} = .*$", lambda _: f"{key} = {json.dumps(value)}", text, flags=re.MULTILINE)
+
+
+def _comment(text: str) -> str:
+    return "\n".join(line if line.startswith("#") else f"# {line}" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Asking a FHIR server, carefully: one origin, bounded answers, patience with an end.
+"""Asking a server, carefully: one origin, bounded answers, patience with an end. The one client for all that is asked.
 
 Invariants:
 (1) nothing is asked of a host that the site has not named, whatever an answer says (links, redirects);
@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urljoin
 
 import httpx
 
-from abaton.errors import Refused
+from abaton.errors import Refused, SettingsError
 from abaton.site.answers import (
     MAX_PAGE,
     NDJSON,
@@ -49,6 +49,7 @@ class Web:
         patience: How long to wait, how often to try.
         ca: A file of certificates to trust instead of the usual ones.
         clock: Time.
+        keeps_line: Whether the connection stays open for the next question, until :meth:`close`.
     """
 
     base: str
@@ -56,14 +57,22 @@ class Web:
     patience: Patience = field(default_factory=Patience)
     ca: str | None = None
     clock: Clock = field(default_factory=Clock)
+    keeps_line: bool = False
+    _line: httpx.Client | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         try:
             self._tls = ssl.create_default_context(cafile=self.ca) if self.ca else httpx.create_ssl_context()
         except (OSError, ssl.SSLError):
-            raise ServerError(
+            raise SettingsError(
                 "the certificates to trust cannot be read", where=str(self.ca), remedy="give a PEM file"
             ) from None
+
+    def close(self) -> None:
+        """Let go of the line."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
 
     def permitted(self, url: str) -> str:
         """The address itself if it may be asked; anything else is refused (no request goes astray)."""
@@ -88,24 +97,28 @@ class Web:
         *,
         method: str = "GET",
         form: Callable[[], Mapping[str, str]] | None = None,
-        fine: frozenset[int] = frozenset({200}),
+        content: bytes | None = None,
+        fine: Container[int] = frozenset({200}),
         renew: Callable[[], None] | None = None,
+        limit: int | None = None,
     ) -> Answer:
         """Ask and take a whole answer of bounded size.
 
         Args:
             url: The address; it must be permitted.
-            headers: Makes the headers, anew for every attempt: a token may have been renewed.
-            method: GET, POST or DELETE.
-            form: Makes what a POST carries, anew for every attempt.
+            headers: Makes the headers, anew for every attempt: a token may have been renewed, a signature counts once.
+            method: GET, POST, PUT or DELETE.
+            form: Makes the form that a POST carries, anew for every attempt.
+            content: The bytes that are carried, if it is no form.
             fine: The statuses that are an answer.
             renew: Called once when the server says 401, to get a new token.
+            limit: The most bytes of an answer, if not those of a page.
         """
 
         def once() -> Answer:
-            sent = form() if form else None
-            with self._open(url, headers(), method, sent, self.patience.page_time) as response:
-                body = b"".join(self._within(response, MAX_PAGE))
+            carried = {"data": form()} if form else {"content": content}
+            with self._open(url, headers(), method, carried, self.patience.page_time) as response:
+                body = b"".join(self._within(response, limit or MAX_PAGE))
                 return Answer(response.status_code, response.headers, body)
 
         return self._again(once, url, fine, renew)
@@ -132,7 +145,7 @@ class Web:
         def once() -> Answer:
             target.seek(0)
             target.truncate()
-            with self._open(url, headers(), "GET", None, self.patience.file_time) as response:
+            with self._open(url, headers(), "GET", {}, self.patience.file_time) as response:
                 if response.status_code != 200:
                     body = b"".join(self._within(response, MAX_PAGE))
                     return Answer(response.status_code, response.headers, body)
@@ -154,13 +167,14 @@ class Web:
         url: str,
         headers: Mapping[str, str],
         method: str,
-        form: Mapping[str, str] | None,
+        carried: Mapping[str, Any],
         longest: float,
     ) -> Iterator[httpx.Response]:
         """Open an answer. A watchdog closes the connection of a server that only drips."""
-        timeout = httpx.Timeout(self.patience.timeout)
-        client = httpx.Client(verify=self._tls, timeout=timeout, follow_redirects=False, trust_env=False)
-        late = threading.Event()
+        timeout, late, whole = httpx.Timeout(self.patience.timeout), threading.Event(), False
+        client = self._line or httpx.Client(
+            verify=self._tls, timeout=timeout, follow_redirects=False, trust_env=False
+        )
 
         def close() -> None:
             late.set()
@@ -171,11 +185,12 @@ class Web:
         watchdog.start()
         try:
             for _ in range(_MOST_REDIRECTS + 1):
-                request = client.build_request(method, self.permitted(url), headers=dict(headers), data=form)
+                request = client.build_request(method, self.permitted(url), headers=dict(headers), **carried)
                 response = client.send(request, stream=True)
                 try:
                     if response.status_code not in (301, 302, 303, 307, 308) or method != "GET":
                         yield response
+                        whole = True
                         return
                     url = self._redirected(url, response.headers.get("location", ""))
                 finally:
@@ -185,7 +200,9 @@ class Web:
             raise Passing("the answer takes too long" if late.is_set() else _told(error)) from None
         finally:
             watchdog.cancel()
-            client.close()
+            self._line = client if self.keeps_line and whole and not late.is_set() else None
+            if self._line is None:
+                client.close()
 
     def _redirected(self, url: str, location: str) -> str:
         target = urljoin(url, location)
@@ -207,14 +224,14 @@ class Web:
                 raise Refused(
                     f"an answer is larger than {limit:,} bytes",
                     where=place_of(str(response.url)),
-                    remedy="ask for smaller pages with records.page",
+                    remedy="ask whoever runs the server; of records, ask for smaller pages with records.page",
                 )
             yield chunk
 
     # All attempts
 
     def _again(
-        self, once: Callable[[], Answer], url: str, fine: frozenset[int], renew: Callable[[], None] | None
+        self, once: Callable[[], Answer], url: str, fine: Container[int], renew: Callable[[], None] | None
     ) -> Answer:
         may_renew = [] if renew is None else [renew]
 

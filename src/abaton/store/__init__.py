@@ -21,6 +21,7 @@ from abaton.store.retention import Keep, Pruning, plan, prune
 from abaton.store.slots import SlotFile
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
 from abaton.store.telling import Activity, activity, is_about_people, tells_weights
+from abaton.store.versions import mark_version
 
 __all__ = [
     "Activity",
@@ -57,6 +58,7 @@ __all__ = [
     "insert_new",
     "is_about_people",
     "kinds_of",
+    "mark_version",
     "model_bytes",
     "model_digest",
     "plan",

@@ -68,7 +68,11 @@ def commit_lines(store: Store, run: str) -> list[CommitLine]:
     """All commits of a run, in the order of the events that led to them."""
     table = schema.commits
     columns = [table.c[field.name] for field in fields(CommitLine)]
-    chosen = sql.select(*columns).where(table.c.run == run).order_by(table.c.sequence, table.c.learner)
+    chosen = (
+        sql.select(*columns)
+        .where(table.c.run == run)
+        .order_by(table.c.sequence, table.c.learner, table.c.task)
+    )
     with store.reading() as connection:
         return [CommitLine(*row) for row in connection.execute(chosen)]
 

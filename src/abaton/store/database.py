@@ -52,7 +52,7 @@ class Database:
         try:
             self.write(lambda connection: metadata.create_all(connection), lock="tables")
         except BaseException:
-            self._engine.dispose()  # nobody gets hold of what is refused, so nobody else could close it
+            self._engine.dispose()  # nobody has a handle on what is refused, so nobody else could close it
             raise
 
     def _connect(self, *, durable: bool) -> sql.Engine:

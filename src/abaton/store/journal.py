@@ -1,7 +1,8 @@
-"""The journal: every event of a run in order, written before it is acted on, checked when it is lived through again."""
+"""The journal: every event of a run in order, written before it is acted on, checked when it is replayed."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ import sqlalchemy as sql
 
 from abaton.errors import StoreError
 from abaton.store import schema
-from abaton.store.blobs import Vector, model_digest, writing
+from abaton.store.blobs import Vector, digest_of, model_digest, writing
 from abaton.store.database import insert_all
 from abaton.store.pack import Pack
 from abaton.store.retention import Keep
@@ -29,7 +30,7 @@ class Journal:
 
     A journal that already holds events compares what it is given with them: a resumed run that took another turn is
     stopped at once. Rows are written together, at the latest when `flush` is called. An engine that lets anything leave
-    the process must flush first; under the virtual clock nothing leaves, and what a crash loses is lived through again.
+    the process must flush first; under the virtual clock nothing leaves, and what a crash loses is replayed.
     """
 
     def __init__(
@@ -51,15 +52,16 @@ class Journal:
         self._unwritten: dict[str, tuple[Vector, str]] = {}
         with store.reading() as connection:
             self.known = 1 + _last(connection, schema.events, run)
-            places, self._noted = {}, -1
+            places, newest, self._noted = {}, -1, -1
             if self.known:  # nothing else is written down before the first event
                 found = connection.execute(sql.select(schema.payloads).where(schema.payloads.c.run == run))
                 places = {place.digest: (place.offset, place.size) for place in found}
+                newest = _last(connection, schema.models, run, "version")
                 self._noted = max(
                     _last(connection, schema.tasks, run), _last(connection, schema.commits, run)
                 )
         self.payloads = Pack(store.payload_file(run), places)
-        self._versions = {row.version: row.digest for row in store.models(run)}
+        self._newest, self._versions = newest, dict[int, str]()
         self._replayed = self.rows() if self.known else iter(())
         self.length = 0
 
@@ -78,16 +80,34 @@ class Journal:
                 return
             after = found[-1][2]
 
-    def skip(self, events: int) -> Iterator[Row]:
-        """Leave out the first events, which a checkpoint stands for; those that follow."""
-        if events > self.known:
+    def skip(self, events: int = 0, mark: str = "") -> Iterator[Row]:
+        """Leave out the first events, which a checkpoint stands for; those that follow.
+
+        Args:
+            events: how many.
+            mark: what `mark` said when there were so many.
+        """
+        if not 0 <= events <= self.known or self._mark_of(events) != mark:
             raise StoreError(
-                f"the checkpoint of run '{self.run}' stands for {events} events, its journal has {self.known}",
-                where=f"journal of {self.run}",
-                remedy="remove the checkpoint, or restore journal and checkpoint from the same backup",
+                f"the checkpoint of run '{self.run}' stands for {events} events that its journal does not have",
+                where=f"journal of {self.run}, with {self.known} events",
             )
         self.length, self._replayed = events, self.rows(events - 1)
         return self.rows(events - 1)
+
+    def mark(self) -> str:
+        """A name for the newest event, as it is written down."""
+        self.flush()
+        return self._mark_of(self.length)
+
+    def _mark_of(self, events: int) -> str:
+        table = schema.events
+        chosen = sql.select(table.c.kind, table.c.body).where(
+            table.c.run == self.run, table.c.sequence == events - 1
+        )
+        with self.store.reading() as connection:
+            found = connection.execute(chosen).first()
+        return "" if found is None else digest_of(json.dumps([*found], sort_keys=True).encode())
 
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write an event down, or check that it is the one that was written down."""
@@ -114,16 +134,39 @@ class Journal:
 
     def is_published(self, version: int, digest: str) -> bool:
         """Whether a version is written down already; it must then have come out with the same digest."""
-        if version not in self._versions:
+        if version > self._newest:
             return False
-        if self._versions[version] != digest:
+        if version not in self._versions:  # of a long run, only what is replayed is read
+            self._versions |= self._digests(schema.models.c.version >= version)
+        if self._versions.get(version) != digest:
             raise StoreError(
                 f"version {version} of run '{self.run}' does not come out as it did",
                 where=f"journal of {self.run}",
                 remedy="resume it with the same version of Abaton and the same data, or start a new run",
             )
-
         return True
+
+    def take_up(self, version: int, digest: str) -> None:
+        """Go on after a version that was the newest one at a checkpoint; versions before it are kept as they were.
+
+        Raises:
+            StoreError: It is not written down with that digest.
+        """
+        if not self.is_published(version, digest):
+            raise StoreError(f"there is no version {version}", where=f"journal of {self.run}")
+        if self._keep is not None:
+            table, first = schema.models, version - self._keep.last
+            found = self._digests(sql.and_(table.c.version > first, table.c.version <= version))
+            self._window = deque(sorted(found.items()))
+
+    def _digests(self, chosen: sql.ColumnElement[bool]) -> dict[int, str]:
+        """The digests of some versions that are written down."""
+        table = schema.models
+        with self.store.reading() as connection:
+            rows = connection.execute(
+                sql.select(table.c.version, table.c.digest).where(table.c.run == self.run, chosen)
+            )
+            return {row.version: row.digest for row in rows}
 
     def retain(self, keep: Keep) -> None:
         """From now on, keep only the files of versions that are to be kept."""
@@ -183,6 +226,8 @@ class Journal:
 
     def flush(self) -> None:
         """Make everything so far survive a crash: payloads first, then the events that name them."""
+        if not (self._events or self._unwritten or self._tasks or self._commits or self.payloads.waiting):
+            return  # a journal that is replayed has nothing new to write
         for vector, layout_digest in self._unwritten.values():
             self.store.vectors.put(vector, layout_digest)
         self._unwritten = {}
@@ -204,6 +249,6 @@ class Journal:
         self._tasks, self._commits = [], []
 
 
-def _last(connection: sql.Connection, table: sql.Table, run: str) -> int:
-    found = connection.scalar(sql.select(sql.func.max(table.c.sequence)).where(table.c.run == run))
+def _last(connection: sql.Connection, table: sql.Table, run: str, counter: str = "sequence") -> int:
+    found = connection.scalar(sql.select(sql.func.max(table.c[counter])).where(table.c.run == run))
     return -1 if found is None else int(found)

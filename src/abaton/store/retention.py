@@ -1,12 +1,14 @@
-"""Which community models are kept: the last ones, every so manieth, and the final one; the others are removed.
+"""Which community models are kept: the last ones, one in so many, and the final one; the others are removed.
 
 The journal and the list of versions with their digests and metrics stay whole. Files are named by content and shared:
 one that any other run, or a version that is kept, still names is left where it is. A run that has not ended keeps all
-its payloads, so that it can be resumed; model files are not needed for that.
+its payloads, so that it can be resumed; model files are not needed for that. What a run that has ended
+left of its checkpoints, if the process was killed at that very moment, goes, too.
 """
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,12 +56,14 @@ class Pruning:
         run: whose.
         models: the versions whose files are removed.
         payloads: the file of payloads, if it is removed.
+        checkpoints: the folder of checkpoints, if there is one to remove.
         bytes: how much space that frees.
     """
 
     run: str
     models: tuple[ModelRow, ...]
     payloads: Path | None
+    checkpoints: Path | None
     bytes: int
 
 
@@ -73,21 +77,27 @@ def plan(store: Store, row: RunRow, keep: Keep) -> Pruning:
         if model.digest not in kept and store.vectors.path(model.digest).exists():
             gone.setdefault(model.digest, model)
     pack = store.payload_file(row.run)
-    payloads = pack if row.status != "running" and pack.exists() else None
+    left, ended = store.checkpoint_folder(row.run), row.status != "running"
+    payloads = pack if ended and pack.exists() else None
+    checkpoints = left if ended and left.exists() else None
     files = [store.vectors.path(digest) for digest in gone] + ([payloads] if payloads else [])
-    return Pruning(row.run, tuple(gone.values()), payloads, sum(file.stat().st_size for file in files))
+    files += checkpoints.iterdir() if checkpoints else ()
+    size = sum(file.stat().st_size for file in files)
+    return Pruning(row.run, tuple(gone.values()), payloads, checkpoints, size)
 
 
 def prune(store: Store, pruning: Pruning) -> None:
     """Remove what was planned; a run that somebody works on is left alone."""
     with store.holding(pruning.run), writing(store.folder):
         row = store.run(pruning.run)
-        if pruning.payloads is not None and row.status == "running":
+        if (pruning.payloads or pruning.checkpoints) and row.status == "running":
             raise StoreError(f"run '{row.run}' has not ended", remedy="resume it first, or plan again")
         if pruning.payloads is not None:
             with store.reading() as connection:
                 connection.execute(schema.payloads.delete().where(schema.payloads.c.run == row.run))
             pruning.payloads.unlink(missing_ok=True)
+        if pruning.checkpoints is not None:
+            shutil.rmtree(pruning.checkpoints)
         for model in pruning.models:
             store.vectors.path(model.digest).unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from abaton.errors import SettingsError, StoreError
 from abaton.store import schema
 from abaton.store.blobs import Models, writing
 from abaton.store.database import Database
+from abaton.store.naming import place_of
 
 
 def default_folder() -> Path:
@@ -68,7 +69,7 @@ class Store:
             )
         self.folder = folder
         with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # updates of single sites lie here
             if not os.access(folder, os.W_OK):
                 raise PermissionError(13, "Permission denied")
         self.vectors = Models(folder / "models")
@@ -136,13 +137,12 @@ class Store:
         return RunRow(**found) if found else None
 
     def run(self, name: str) -> RunRow:
-        """One run by its name or the beginning of it."""
+        """One run by its name, a part of it that no other has, its number, or `latest`."""
         exact = self.known(name)
-        found = [exact] if exact else [row for row in self.runs() if row.run.startswith(name)]
-        if len(found) == 1:
-            return found[0]
-        what = f"there is no run '{name}'" if not found else f"'{name}' fits {len(found)} runs"
-        raise SettingsError(what, where=f"store {self.folder}", remedy="list the runs with 'abaton runs'")
+        if exact is not None:
+            return exact
+        rows = self.runs()
+        return rows[place_of([row.run for row in rows], name, f"store {self.folder}")]
 
     def models(self, run: str) -> list[ModelRow]:
         """The published versions of a run's community model."""
@@ -158,6 +158,10 @@ class Store:
         """Where the payloads of a run lie."""
         return self.folder / "payloads" / f"{run}.pack"
 
+    def checkpoint_folder(self, run: str) -> Path:
+        """Where a run in real time writes what it goes on from after a crash; nothing is there once it has ended."""
+        return self.folder / "checkpoints" / run
+
     @contextlib.contextmanager
     def holding(self, run: str) -> Iterator[None]:
         """Hold a run while working on it, so that no second process does; let go at the end or at a crash."""
@@ -166,7 +170,7 @@ class Store:
             path.parent.mkdir(exist_ok=True)
             handle = path.open("a")
         with handle:
-            if not _lock(handle.fileno(), fcntl.LOCK_EX):
+            if not _lock(handle.fileno(), fcntl.LOCK_EX, _PATIENT):
                 raise StoreError(
                     f"run '{run}' is being worked on by another process", remedy="wait for it to end"
                 )
@@ -178,14 +182,18 @@ class Store:
         if not path.exists():
             return False
         with path.open() as handle:
-            return not _lock(handle.fileno(), fcntl.LOCK_SH)
+            return not _lock(handle.fileno(), fcntl.LOCK_SH, _BRIEF)
 
     def _lock_file(self, run: str) -> Path:
         return self.folder / "locks" / f"{run}.lock"
 
 
-def _lock(handle: int, kind: int) -> bool:
-    for pause in (0.0, 0.02, 0.1):  # somebody who only looks holds it for microseconds
+_BRIEF = (0.0, 0.02, 0.1)  # seconds: somebody who only looks holds a lock for microseconds
+_PATIENT = (*_BRIEF, 0.4, 1.0, 1.5)  # what a killed process has forked holds it, too, and ends soon
+
+
+def _lock(handle: int, kind: int, pauses: Iterable[float]) -> bool:
+    for pause in pauses:
         time.sleep(pause)
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)

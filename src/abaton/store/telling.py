@@ -105,7 +105,12 @@ def tells_weights(recipe: Mapping[str, Any]) -> bool:
 
     >>> tells_weights({"study": {}, "method": {"policy": {"name": "SyncFedAvg"}}})
     False
+    >>> tells_weights({"study": {}, "method": {"policy": {"name": "SyncDVW"}, "weighting": [{"name": "examples"}]}})
+    False
     """
-    policy = (recipe.get("method") or {}).get("policy")
+    method = recipe.get("method") or {}
+    if is_about_people(recipe) and method.get("weighting"):
+        return all(part["name"] in ("validation", "staleness") for part in method["weighting"])
+    policy = method.get("policy")
     name = str(policy.get("name")) if isinstance(policy, Mapping) else str(policy)
     return not is_about_people(recipe) or "DVW" in name or name == "FedAsync"

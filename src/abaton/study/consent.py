@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from abaton.study.values import Part, Text
+from abaton.documents.values import Part, Text
 
 
 class Statement(StrEnum):
@@ -33,6 +33,12 @@ WORDING = {
     ),
 }
 """The wording that Abaton proposes for each statement; a study may use its own words."""
+
+
+def to_be_told(*, records: bool, updates: bool, anonymised: bool) -> tuple[Statement, ...]:
+    """What people must be told, given what leaves the sites and whether it can be called back."""
+    told = [Statement.EXPORTS_STAY] if records and anonymised else []
+    return (*told, *([Statement.MODELS_STAY, Statement.MODELS_ARE_SEEN] if updates else []))
 
 
 class Consent(Part):

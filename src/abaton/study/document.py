@@ -12,40 +12,24 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from abaton.canonical import digest
+from abaton.documents.values import Day, Part, Period, Span, Term, Text, days, fault, faults, without_empty
 from abaton.errors import SettingsError
 from abaton.records.deid.need import Deidentification, Mechanism, Need
-from abaton.records.features.plan import Plan
-from abaton.study.consent import WORDING, Consent, Statement
+from abaton.records.features.plan import Features, Plan
+from abaton.study.consent import WORDING, Consent, Statement, to_be_told
 from abaton.study.criteria import Eligibility
-from abaton.study.features import Features
 from abaton.study.fitting import misfits
 from abaton.study.learning import Learning
+from abaton.study.persons import Persons
 from abaton.study.privacy import Privacy, Protection
 from abaton.study.requirements import Requirement
 from abaton.study.tables import ViewTable
-from abaton.study.values import (
-    Address,
-    Day,
-    Frequency,
-    Part,
-    Period,
-    Span,
-    Telecom,
-    Term,
-    Text,
-    days,
-    fault,
-    faults,
-    without_empty,
-)
-
-if TYPE_CHECKING:
-    pass
+from abaton.study.values import Address, Frequency, Telecom
 
 FORMAT = "abaton-study/1"
 
@@ -207,6 +191,7 @@ class Study(Part):
     features: Features | None = None
     learning: Learning | None = None
     consent: Consent | None = None
+    persons: Persons | None = None
     documents: tuple[Document, ...] = ()
     questionnaires: tuple[Questionnaire, ...] = ()
 
@@ -220,6 +205,11 @@ class Study(Part):
             )
         if not self.study.question and not any(d.content_type == "application/pdf" for d in self.documents):
             raise fault("the study describes itself nowhere", "write 'question' under [study], or add a PDF")
+        if self.persons and (Shares.RECORDS not in self.study.shares or self.consent is None):
+            raise fault(
+                "[persons] needs a study that takes records and has a consent text",
+                "add 'records' to study.shares and write [consent], or remove [persons]",
+            )
         if wrong := misfits(self):
             raise faults(wrong)
         return self._fingerprinted()
@@ -235,13 +225,12 @@ class Study(Part):
     @property
     def statements(self) -> tuple[Statement, ...]:
         """What people must be told, given what leaves the sites and how it is protected."""
-        told = []
-        shares = self.study.shares
-        if Shares.RECORDS in shares and self.deidentification.mechanism is Mechanism.ANONYMISE:
-            told.append(Statement.EXPORTS_STAY)
-        if Shares.UPDATES in shares:
-            told += [Statement.MODELS_STAY, Statement.MODELS_ARE_SEEN]
-        return tuple(told)
+        shares, wish = self.study.shares, self.deidentification
+        return to_be_told(
+            records=Shares.RECORDS in shares,
+            updates=Shares.UPDATES in shares,
+            anonymised=wish.mechanism is Mechanism.ANONYMISE,
+        )
 
     def content(self) -> dict[str, Any]:
         """The document as plain values, without what is absent or empty."""
@@ -281,4 +270,4 @@ class Study(Part):
                 "the study has no features", where="[features]", remedy="say what a model is made of"
             )
         views = {view.name: view.definition() for view in self.views}
-        return self.features.plain(views, self.deidentification.count_floor)
+        return Plan(**dict(self.features), views=views, floor=self.deidentification.count_floor)

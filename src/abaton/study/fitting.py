@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from abaton.documents.lines import Path
+from abaton.documents.values import Match, Term
 from abaton.records.deid.minimise import passing
 from abaton.records.deid.need import Dates, Deidentification, Function, Preset, Want
-from abaton.records.deid.rules import children
-from abaton.records.features.plan import Kind, Outcome
-from abaton.records.fhir.elements import resources, table
+from abaton.records.features.plan import Category, Features, Kind, Label, Outcome, Source, Where, means
+from abaton.records.fhir.elements import children, resources, table
 from abaton.records.fhir.vocabulary import is_known, is_public
-from abaton.study.features import Bucket, Features, Filter, Rows, Target
-from abaton.study.lines import Path
 from abaton.study.requirements import Requirement
 from abaton.study.tables import ViewTable
-from abaton.study.values import Match, Term
 
 if TYPE_CHECKING:
     from abaton.study.document import Study
@@ -84,7 +82,7 @@ def _on_elements(view: ViewTable, i: int, let: frozenset[str]) -> Iterator[Misfi
 
 def _on_features(features: Features, views: tuple[ViewTable, ...], dates: Dates) -> Iterator[Misfit]:
     by_name = {view.name: view for view in views}
-    places: list[tuple[Path, Rows]] = [
+    places: list[tuple[Path, Source]] = [
         (("features", "inputs", i), each) for i, each in enumerate(features.inputs)
     ]
     places.append((("features", "label"), features.label))
@@ -108,7 +106,7 @@ def _on_columns(
     path: Path,
     view: str,
     columns: dict[str, str],
-    where: Filter | None,
+    where: Where | None,
     subject: str,
     by_name: dict[str, ViewTable],
 ) -> Iterator[Misfit]:
@@ -157,7 +155,7 @@ def _on_codes(features: Features, data: tuple[Requirement, ...], wish: Deidentif
 
 
 def _terms(features: Features) -> Iterator[tuple[Path, Term]]:
-    parts: list[tuple[Path, Rows, tuple[Bucket, ...], str]] = [
+    parts: list[tuple[Path, Source, tuple[Category, ...], str]] = [
         (("features", "inputs", i), each, each.categories, "categories")
         for i, each in enumerate(features.inputs)
     ]
@@ -187,16 +185,15 @@ def _on_leaks(features: Features) -> Iterator[Misfit]:
             )
 
 
-def _overlap(where: Filter | None, label: Target) -> bool:
+def _overlap(where: Where | None, label: Label) -> bool:
     if where is None or label.where is None:
         return True
     if where.column != label.where.column:
         return False
-    mine, its = where.plain().chosen, label.where.plain().chosen
     return (
-        any(its.means(*pair) for pair in mine.codes + mine.beginnings)
-        or any(mine.means(*pair) for pair in its.codes + its.beginnings)
-        or bool(set(mine.values) & set(its.values))
+        any(means(label.where, term.system, term.code) for term in where.codes)
+        or any(means(where, term.system, term.code) for term in label.where.codes)
+        or bool(set(where.values) & set(label.where.values))
     )
 
 
@@ -245,3 +242,12 @@ def _on_learning(study: Study) -> Iterator[Misfit]:
                 f"'bands' does not fit the input '{group.input}'",
                 "give bands for numbers, ages and counts, and for nothing else",
             )
+    for i, name in enumerate(learning.explanation.dependence if learning.explanation else ()):
+        if name not in kinds:
+            yield ("learning", "explanation", "dependence", i), *_unknown("input", name, tuple(kinds))
+    if learning.personalise and len(features.label.names) > 2:
+        yield (
+            ("learning", "personalise"),
+            f"a model of {len(features.label.names)} classes cannot be made a site's own",
+            "leave it out, or learn two classes or a value",
+        )

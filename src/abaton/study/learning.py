@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from abaton.documents.lines import Path
+from abaton.documents.values import Name, Part, Text, fault, faults
 from abaton.errors import SettingsError
-from abaton.study.lines import Path
-from abaton.study.tables import Name
-from abaton.study.values import Part, Text, fault, faults
+from abaton.naming import SettingError, read_line
+from abaton.study import networks
+from abaton.study.named import (
+    CODEC,
+    NETWORK,
+    PACING,
+    ROBUST,
+    SERVER,
+    WEIGHTING,
+    Chosen,
+    Packages,
+    made,
+    ours,
+    own,
+)
 
 if TYPE_CHECKING:
     from abaton.codecs import Pipeline
+    from abaton.control import Privacy
     from abaton.control.messages import TrainSettings
     from abaton.control.rules import Rules
     from abaton.learning import Model
@@ -24,35 +41,25 @@ if TYPE_CHECKING:
 Metric = Literal[
     "auroc", "auprc", "calibration", "sensitivity", "accuracy", "brier", "rmse", "mae", "r_squared"
 ]
+PersonalWay = Literal["recalibrate", "fine-tune", "interpolate"]
 _OF_VALUES = frozenset({"rmse", "mae", "r_squared"})
-_NETWORK = re.compile(r"(logistic|linear|mlp)\s*(?:\(\s*(\d{1,5}(?:\s*,\s*\d{1,5}){0,7})\s*\))?")
 _LEARNERS = 1_000  # how many sites there will be is not known yet; a round can name no more than these
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """The network that a line names: its kind and the widths of its hidden layers."""
-
-    kind: str
-    hidden: tuple[int, ...] = ()
-
-
-def network(line: str) -> Network:
-    """Read a network line.
-
-    >>> network("mlp(16, 8)")
-    Network(kind='mlp', hidden=(16, 8))
-    """
-    match = _NETWORK.fullmatch(line.strip())
-    if match is None or (match[1] == "mlp") != (match[2] is not None):
-        raise SettingsError(
-            f"there is no network '{line[:60]}'", remedy="write logistic, linear, mlp(16) or mlp(32, 16)"
-        )
-    return Network(match[1], tuple(int(width) for width in (match[2] or "").split(",") if width.strip()))
+_STAGES = ("policy", "pacing", "weighting", "robust", "server", "privacy")
+_OF_TRAINING = frozenset(
+    {"numpy", "immutables", "abaton.codecs", "abaton.control", "abaton.learning", "abaton.vectors"}
+)
+"""Whoever reads a study without these, as in a browser, does not train: its parts were checked at the centre."""
 
 
 def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
+
+
+class ThresholdsTable(Part):
+    """When a learner sends of its own accord: by how many percent its loss must fall, and how often it may not."""
+
+    loss: float = Field(0.0, ge=0)
+    tombstones: int = Field(4, ge=0)
 
 
 class PolicyTable(Part):
@@ -65,14 +72,21 @@ class PolicyTable(Part):
     deadline: float | None = Field(None, gt=0)
     attempts: int | None = Field(None, ge=1)
     budget: float | None = Field(None, gt=0)
+    buffer: int | None = Field(None, ge=1)
     measure: Text | None = None
     evaluators: int | None = Field(None, ge=1)
     choice: Literal["lot", "labels"] | None = None
+    own: bool | None = None
+    thresholds: ThresholdsTable | None = None
     alpha: float | None = Field(None, gt=0, le=1)
     leavers: Literal["stay", "subtract"] | None = None
 
-    def parts(self, task: str) -> dict[str, Any]:
+    def parts(self, task: str, without: Collection[str] = ()) -> dict[str, Any]:
         """The policy as keywords of the controller's rules.
+
+        Args:
+            task: What is learned.
+            without: Which of its parts the study replaces: `pacing`, `weighting`.
 
         Raises:
             SettingsError: There is no such policy, or a setting does not belong to it.
@@ -85,27 +99,33 @@ class PolicyTable(Part):
             raise SettingsError(
                 f"there is no policy '{self.name}'", remedy=f"{guess}choose {', '.join(POLICIES)}"
             )
-        made = dict(POLICIES[self.name])
+        made = {key: value for key, value in POLICIES[self.name].items() if key not in without}
         given = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
-        made["pacing"] = _paced(made["pacing"], given)
+        if "pacing" in made:
+            made["pacing"] = _paced(made["pacing"], given)
         if "weighting" in made:
             made["weighting"] = tuple(_weighed(part, given, task) for part in made["weighting"])
         mixing = made.get("mixing", Latest())
         made["mixing"] = _with(mixing, given, "alpha" if isinstance(mixing, Blend) else "leavers")
         if given:
-            raise SettingsError(
-                f"'{sorted(given)[0]}' does not belong to the policy {self.name}", remedy="remove it"
+            replaced = f", whose {' and '.join(without)} the study replaces" if without else ""
+            raise SettingError(
+                f"'{sorted(given)[0]}' does not belong to the policy {self.name}{replaced}",
+                "remove it",
+                sorted(given)[0],
             )
         return made
 
 
 def _paced(pacing: Any, given: dict[str, Any]) -> Any:
     """The pacing; with a budget of time, a synchronous one becomes semi-synchronous."""
-    from abaton.control import SemiSynchronous, Synchronous
+    from abaton.control import SemiSynchronous, Synchronous, Thresholds
 
+    if "thresholds" in given and pacing.adaptive is not None:
+        pacing = replace(pacing, adaptive={"": Thresholds(**given.pop("thresholds"))})
     if "budget" in given and type(pacing) is Synchronous:
         pacing = SemiSynchronous(budget=given.pop("budget"))
-    return _with(pacing, given, "participants", "extra", "quorum", "deadline", "attempts")
+    return _with(pacing, given, "participants", "extra", "quorum", "deadline", "attempts", "buffer")
 
 
 def _weighed(part: Any, given: dict[str, Any], task: str) -> Any:
@@ -117,7 +137,7 @@ def _weighed(part: Any, given: dict[str, Any], task: str) -> Any:
         return part
     if task == "value":
         given.setdefault("measure", "closeness")
-    made = _with(part, given, "measure", "evaluators", "choice")
+    made = _with(part, given, "measure", "evaluators", "choice", "own")
     if (made.measure in VALUE_MEASURES) != (task == "value"):
         raise SettingsError(
             f"the measure '{made.measure}' does not judge the task '{task}'", remedy="choose another measure"
@@ -154,6 +174,42 @@ class Training(Part):
         return TrainSettings(**self.model_dump())
 
 
+class Budget(Part):
+    """Differential privacy of the sites: how much may be learnt about any one of them from the whole run.
+
+    Each site clips its updates to the length `clip` and adds noise of `noise` times that length before they leave.
+    """
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    noise: float = Field(gt=0)
+    clip: float = Field(1.0, gt=0)
+    against: Literal["controller", "readers"] = "controller"
+
+    def plain(self) -> Privacy:
+        """The budget as the controller's rules take it."""
+        from abaton.control import Privacy
+
+        return Privacy(self.epsilon, self.delta, self.noise, self.against)
+
+
+class PersonalLayers(Part):
+    """Layers that are trained at each site and never leave it, by the names of their tensors or patterns of them."""
+
+    layers: tuple[Text, ...] = Field(min_length=1)
+
+    def patterns(self, names: Collection[str]) -> list[str]:
+        """Patterns of tensors: the name of a layer stands for all that it has.
+
+        >>> PersonalLayers(layers=["2", "0.bias"]).patterns(["0.weight", "0.bias", "2.weight", "2.bias"])
+        ['2.*', '0.bias']
+        """
+        return [
+            layer if any(fnmatchcase(name, layer) for name in names) else f"{layer}.*"
+            for layer in self.layers
+        ]
+
+
 class Group(Part):
     """Results are told apart by an input: by its categories, or by bands of its numbers."""
 
@@ -177,52 +233,164 @@ class Evaluation(Part):
     groups: tuple[Group, ...] = ()
 
 
+class Explanation(Part):
+    """What sites add up so that it can be told what the model goes by; every question counts against their limits.
+
+    >>> Explanation(importance=3, dependence=["age"], points=5).questions({"age": 0, "sex": 2})
+    11
+    """
+
+    importance: int = Field(5, ge=0, le=100)
+    dependence: tuple[Name, ...] = ()
+    points: int = Field(9, ge=2, le=25)
+
+    def questions(self, inputs: Mapping[str, int]) -> int:
+        """How often a model is asked of all test subjects.
+
+        Args:
+            inputs: Every input, and how many categories it has; 0 for a number.
+        """
+        return self.importance * len(inputs) + sum(inputs[name] or self.points for name in self.dependence)
+
+
 class Learning(Part):
     """How the community model is trained and judged."""
 
     task: Literal["classes", "value"] = "classes"
     network: Text = "logistic"
     policy: Annotated[PolicyTable, BeforeValidator(_named)] = PolicyTable(name="AsyncDVW(na)")
+    pacing: Chosen | None = None
+    weighting: tuple[Chosen, ...] = ()
+    robust: Chosen | None = None
+    server: Chosen | None = None
     codec: Text = "raw"
+    downlink: Text | None = None
+    privacy: Budget | None = None
+    personal: PersonalLayers | None = None
+    parts: Packages = Field(default_factory=dict)
     rounds: int = Field(100, ge=1)
     seconds: float | None = Field(None, gt=0)
     finishing: int = Field(0, ge=0)
     validation: float = Field(0.1, gt=0, lt=1)
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
+    explanation: Explanation | None = None
+    personalise: tuple[PersonalWay, ...] = ()
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if wrong := list(self._impossible()):
+    def _possible(self, info: ValidationInfo) -> Self:
+        load = bool((info.context or {}).get("load"))
+        if wrong := list(self._impossible(load=load)):
             raise faults(wrong)
         return self
 
-    def _impossible(self) -> Iterator[tuple[Path, str, str]]:
-        checks = {("network",): self._network, ("codec",): self.pipeline, ("policy",): self._rules}
-        for path, check in checks.items():
+    def _impossible(self, *, load: bool) -> Iterator[tuple[Path, str, str]]:
+        """What cannot be, each with its place; a package's own parts are looked into only if they may be loaded."""
+        checks: dict[str, Callable[[], object]] = {
+            "network": partial(self._network, load=load),
+            "codec": partial(self._codec, self.codec, self.pipeline, load=load),
+            "downlink": partial(self._codec, self.downlink, self.way_down, load=load),
+            **{stage: partial(self._stage, stage, load=load) for stage in _STAGES},
+            "personal": self._personal,
+        }
+        failed = False
+        for key, check in checks.items():
+            if failed and key in _STAGES:
+                continue  # it would be held against what cannot be
             try:
                 check()
             except SettingsError as error:
+                setting = getattr(error, "setting", "")
+                path = (key, setting) if setting and key != "codec" else (key,)
                 yield path, error.what, error.remedy or "see docs/study-document.md"
+                failed = failed or key in _STAGES
             except ModuleNotFoundError as missing:
-                if (
-                    missing.name != "numpy"
-                ):  # whoever reads a study without numbers, as in a browser, does not train
+                if missing.name not in _OF_TRAINING:
                     raise
         metrics = self.evaluation.metrics
         for i, metric in enumerate(metrics):
             if (metric in _OF_VALUES) != (self.task == "value") or metric in metrics[:i]:
                 at = ("evaluation", "metrics", i)
                 yield at, f"'{metric}' stands twice or does not judge the task '{self.task}'", "remove it"
+        yield from self._on_personalising()
 
-    def _network(self) -> None:
-        made = network(self.network)
-        if made.kind == ("linear" if self.task == "classes" else "logistic"):
-            other = "logistic" if self.task == "classes" else "linear"
-            raise SettingsError(f"'{made.kind}' does not fit the task '{self.task}'", remedy=f"use {other}")
+    def _on_personalising(self) -> Iterator[tuple[Path, str, str]]:
+        for i, way in enumerate(self.personalise):
+            if way in self.personalise[:i]:
+                yield ("personalise", i), f"'{way}' stands twice", "remove it"
+        if self.personalise and self.personal is not None:
+            yield (
+                ("personalise",),
+                "a model with layers that stay at each site is every site's own already",
+                "leave out 'personalise', or [learning.personal]",
+            )
 
-    def _rules(self) -> None:
-        self.rules(_LEARNERS)
+    def _network(self, *, load: bool) -> None:
+        named = networks.network(self.network)
+        if named.kind in networks.OURS:
+            networks.check_network(named, self.task, self.training.plain())
+        elif load or not self.parts:
+            self.model(features=1, classes=2)
+
+    def _codec(self, line: str | None, make: Callable[[], object], *, load: bool) -> None:
+        if load or not self.parts or not self._own_codecs(line):
+            make()
+
+    def _stage(self, stage: str, *, load: bool) -> None:
+        """Hold the rules up to a stage against each other."""
+        if stage != "policy" and not getattr(self, stage):
+            return
+        if stage == "privacy" and find_spec("dp_accounting") is None:
+            return  # what a budget allows is asked where the run is controlled
+        stages = _STAGES[: _STAGES.index(stage) + 1]
+        foreign = {} if load or not self.parts else self._own_parts()
+        self._rules(_LEARNERS, 0, [each for each in stages if each not in foreign])
+
+    def _personal(self) -> None:
+        if self.personal is None:
+            return
+        names = networks.tensor_names(networks.network(self.network))
+        if not names:
+            return  # a package's own network says what it has when it is made
+        patterns = self.personal.patterns(names)
+        for layer, pattern in zip(self.personal.layers, patterns, strict=True):
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise SettingsError(
+                    f"no layer of {self.network} fits '{layer}'", remedy=f"it has {', '.join(names)}"
+                )
+        if all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in names):
+            raise SettingsError("every layer would stay at its site", remedy="leave some to share")
+
+    def _own_codecs(self, line: str | None) -> list[str]:
+        known = ours(CODEC)
+        return [part.name for part in read_line(line) if part.name not in known] if line else []
+
+    def _parsed(self, line: str) -> Pipeline:
+        """The codec of a line, packages' own parts included."""
+        from abaton.codecs.spec import parse
+
+        return parse(
+            line, {name: own(CODEC, name, self.parts, ours(CODEC)) for name in self._own_codecs(line)}
+        )
+
+    def _own_parts(self) -> dict[str, list[str]]:
+        """By key: the names of parts that are not ours."""
+        kinds = {"pacing": PACING, "robust": ROBUST, "server": SERVER, "weighting": WEIGHTING}
+        found = {}
+        for key, kind in kinds.items():
+            value = getattr(self, key)
+            named = value if isinstance(value, tuple) else () if value is None else (value,)
+            if strange := [part.name for part in named if part.name not in ours(kind)]:
+                found[key] = strange
+        return found
+
+    @property
+    def own_parts(self) -> tuple[tuple[str, str], ...]:
+        """Parts that a site would run and that do not ship with Abaton: what kind each is, and its name."""
+        kind = networks.network(self.network).kind
+        codecs = dict.fromkeys([*self._own_codecs(self.codec), *self._own_codecs(self.downlink)])
+        strange = () if kind in networks.OURS else ((NETWORK, kind),)
+        return (*((CODEC, name) for name in codecs), *strange)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -232,6 +400,9 @@ class Learning(Part):
 
     def rules(self, learners: int, *, seed: int = 0) -> Rules:
         """The controller's rules for so many learners."""
+        return self._rules(learners, seed, _STAGES)
+
+    def _rules(self, learners: int, seed: int, stages: Collection[str]) -> Rules:
         from abaton.control.rules import Rules
 
         settings = self.training.plain()
@@ -242,20 +413,51 @@ class Learning(Part):
             training=settings,
             seed=seed,
             finishing=self.finishing,
-            **self.policy.parts(self.task),
+            **self._parts(stages),
         )
 
-    def pipeline(self) -> Pipeline:
-        """The codec that updates travel in."""
-        from abaton.codecs.spec import parse
+    def _parts(self, stages: Collection[str]) -> dict[str, Any]:
+        """The parts of the rules, as far as some stages go."""
+        replaced = [key for key in ("pacing", "weighting") if getattr(self, key)]
+        parts = self.policy.parts(self.task, replaced)
+        if self.pacing is not None and "pacing" in stages:
+            parts["pacing"] = made(PACING, self.pacing, self.parts)
+        if self.weighting and "weighting" in stages:
+            parts["weighting"] = tuple(made(WEIGHTING, each, self.parts) for each in self.weighting)
+        if self.robust is not None and "robust" in stages:
+            parts["robust"] = made(ROBUST, self.robust, self.parts)
+        if self.server is not None and "server" in stages:
+            parts["server"] = made(SERVER, self.server, self.parts)
+        if self.privacy is not None and "privacy" in stages:
+            parts["privacy"] = self.privacy.plain()
+        return parts
 
-        return parse(self.codec)
+    def pipeline(self) -> Pipeline:
+        """The codec that updates travel in; with a privacy budget it clips and adds noise first."""
+        from abaton.codecs import Clip, GaussianNoise, chain
+
+        codec, budget = self._parsed(self.codec), self.privacy
+        if budget is None:
+            return codec
+        if twice := {Clip.name, GaussianNoise.name} & {step.name for step in codec.steps}:
+            raise SettingsError(
+                f"[learning.privacy] clips and adds noise by itself, and the codec has '{min(twice)}', too",
+                remedy="remove it from the codec's line",
+            )
+        return chain(Clip(budget.clip), GaussianNoise(budget.noise * budget.clip), codec)
+
+    def way_down(self) -> Pipeline | None:
+        """The codec that versions of the community model travel in; none if they travel as they are."""
+        from abaton.codecs.downlink import downlink_of
+
+        return None if self.downlink is None else downlink_of(self._parsed(self.downlink))
 
     def model(self, *, features: int, classes: int) -> Model:
-        """The network, untrained, for so many columns and classes."""
-        from abaton.learning import logistic, mlp
+        """The network, untrained, for so many columns and classes; layers that stay at a site are no part of it."""
+        named = networks.network(self.network)
+        whole = networks.build(named, self.task, self.parts, features=features, classes=classes)
+        if self.personal is None:
+            return whole
+        from abaton.learning import Personal
 
-        made = network(self.network)
-        if made.kind == "logistic":
-            return logistic(features=features, classes=classes)
-        return mlp(features=features, classes=classes, hidden=made.hidden, task=self.task)
+        return Personal(whole, self.personal.patterns([tensor.name for tensor in whole.layout]))

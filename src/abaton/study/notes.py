@@ -38,6 +38,10 @@ def notes_on(study: Study, today: date) -> list[str]:
             made.append(f"eligibility.criteria[{i}]: records cannot answer this, so nobody will be eligible")
     for i, requirement in enumerate(study.data):
         made += [f"data[{i}]{remark}" for remark in _on_filters(requirement)]
+    if study.learning and study.learning.parts and (strange := study.learning.own_parts):
+        named = ", ".join(f"{package} {version}" for package, version in study.learning.parts.items())
+        parts = " and ".join(f"the {kind} '{name}'" for kind, name in strange)
+        made.append(f"learning.parts: {parts} would run at sites, each of which must allow it ({named})")
     if study.features and study.privacy.anonymity:
         known = {study.features.label.name, *(each.name for each in study.features.inputs)}
         asked = study.privacy.anonymity.columns

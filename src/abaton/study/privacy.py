@@ -14,12 +14,12 @@ from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WrapValid
 from pydantic import ValidatorFunctionWrapHandler as Handler
 from pydantic_core import PydanticCustomError
 
+from abaton.documents.lines import Path
+from abaton.documents.values import Part
 from abaton.errors import SettingsError
 from abaton.records.anonymity import AnonymitySettings, settings_from, table_from
 from abaton.records.deid.need import Deidentification
 from abaton.records.deid.plan import Plan
-from abaton.study.lines import Path
-from abaton.study.values import Part
 
 _PLACE = re.compile(r"privacy\.anonymity((?:\.\w+|\[\d+\])*)")
 
@@ -33,7 +33,7 @@ def _placed(error: SettingsError) -> PydanticCustomError:
 
 def _complaint(error: SettingsError, path: Path) -> PydanticCustomError:
     context = {"what": error.what, "remedy": error.remedy or "see docs/study-document.md", "path": path}
-    return PydanticCustomError("study", "{what}", context)
+    return PydanticCustomError("document", "{what}", context)
 
 
 def _anonymity(value: Any) -> AnonymitySettings:

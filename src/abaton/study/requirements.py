@@ -8,11 +8,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from abaton.documents.values import Day, End, Match, Part, Span, Start, Term, Text, before, fault
 from abaton.errors import SettingsError
-from abaton.records.deid.need import CodeFilter, DateFilter, Function, Want
-from abaton.records.deid.rules import children
-from abaton.records.fhir.elements import resources, table
-from abaton.study.values import Day, End, Frequency, Part, Span, Start, Term, Text, before, fault
+from abaton.records.deid.need import Code, CodeFilter, DateFilter, Function, Want
+from abaton.records.fhir.elements import children, resources, table
+from abaton.study.values import Frequency
 
 
 def has_element(resource_type: str, path: str) -> bool:
@@ -121,6 +121,11 @@ class Requirement(Part):
             self.type,
             self.function,
             self.elements[1:] if aged else self.elements,
-            tuple(CodeFilter(rule.path, tuple(term.plain() for term in rule.any)) for rule in self.codes),
+            tuple(CodeFilter(rule.path, tuple(_code(term) for term in rule.any)) for rule in self.codes),
             tuple(rule.plain(today) for rule in self.dates),
         )
+
+
+def _code(term: Term) -> Code:
+    """A term as the de-identifier takes it."""
+    return Code(term.system, term.code, begins=term.match is Match.STARTS_WITH)

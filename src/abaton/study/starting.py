@@ -1,240 +1,191 @@
-"""A first study document, with a comment on every section, for a research centre to change."""
+"""A first study document in the short form, from answers to a few questions, for a research centre to change."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from string import Template
-
-from abaton.study.consent import WORDING, Statement
+from typing import Any
 
 _TEMPLATE = Template('''\
-# A study document. Every key is explained in docs/study-document.md.
-# Check it:        abaton study check $file
-# See it:          abaton study show $file
-# As FHIR Bundle:  abaton study export $file -o study.json
+# A study document in the short form. Every key is explained in docs/study-document.md.
+# Check it, and see what is derived from each line:  abaton study check $file
+# The long form, which is hashed and consented to:   abaton study expand $file
 
 [study]
-id = "$id"                      # no other study may have it
-version = "1"                   # a new version is a new hash, and needs new consents
-title = "Blood pressure and heart failure"
-language = "en"
-purpose = "diagnostic"          # treatment, prevention, diagnostic, supportive-care, screening,
-                                # health-services-research, basic-science or device-feasibility
-question = """
-Can blood pressure and age foretell heart failure?"""
+id = $id
+title = $title
+purpose = $purpose          # treatment, prevention, diagnostic, screening, basic-science, ...
+question = $question
 legal_basis = "Consent: GDPR Article 6(1)(a) and Article 9(2)(a)"
 shares = ["updates"]            # what leaves a site: "records", "updates" (of a model), or both
-regions = [{ system = "urn:iso:std:iso:3166", code = "IT", display = "Italy" }]
+regions = [$country]
 period = { start = $start, end = $end }
 enrolment = { start = $start, end = $closes }
 retention = "P5Y"               # after the end of the study: P5Y, P6M, P30D ...
 
-# The research centre: who answers for the study and receives what is sent.
 [centre]
-name = "University Hospital, Research Unit"
-kinds = [{ system = "http://terminology.hl7.org/CodeSystem/v3-RoleCode", code = "CVDX" }]
-telecom = [{ system = "phone", value = "+39 000 000000" }]
-address = { lines = ["Via Esempio 1"], city = "Pisa", country = "IT" }
-endpoint = { url = "https://research.example.org/abaton" }
+name = $centre
+email = $email
+country = $country
+url = "https://research.example.org/abaton"
 
-[[contacts]]
-name = "The study office"
-telecom = [{ system = "email", value = "study@research.example.org" }]
-
-# Who may take part. Criteria are joined by "and", the codes of one criterion by "or".
-# What is not known from the records is not eligible.
+# Who may take part: all of these must be known to hold.
 [eligibility]
-name = "Adults with hypertension"
-
-[[eligibility.criteria]]
-what = "age"
-low = 18                        # years; low and high are included
-high = 89
-
-[[eligibility.criteria]]
-what = "condition"
-codes = [
-  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I10", match = "startsWith" },
-  { system = "http://snomed.info/sct", code = "38341003", display = "Hypertensive disorder" },
+criteria = [
+$criteria
 ]
+$index
+# What the model is made of, a line each: codes match exactly, or by how they begin ("E11*").
+[inputs]
+$inputs
 
-[[eligibility.criteria]]
-what = "procedure"
-exclude = true                  # who has had one may not take part
-codes = [{ system = "http://snomed.info/sct", code = "32413006", display = "Transplantation of heart" }]
-
-# What the study needs to know; nothing else leaves the de-identifier.
-[[data]]
-type = "Patient"
-function = "element"            # element, ageFromDate, count, summary or data
-elements = ["gender", "birthDate"]
-
-[[data]]
-type = "Observation"
-function = "element"
-elements = ["code", "value", "component", "effective"]
-[[data.codes]]
-path = "code"
-any = [
-  { system = "http://loinc.org", code = "85354-9", display = "Blood pressure panel" },
-  { system = "http://loinc.org", code = "8480-6", display = "Systolic blood pressure" },
-]
-[[data.dates]]
-path = "effective"
-last = "P2Y"                    # or: on = 2026-01-31, or: start = ..., end = ...
-
-[[data]]
-type = "Condition"
-function = "element"
-elements = ["code", "onset"]
-[[data.codes]]
-path = "code"
-any = [
-  { system = "http://snomed.info/sct", code = "84114007", display = "Heart failure" },
-  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50.9", display = "Heart failure, unspecified" },
-]
+# What is learned.
+[outcome]
+$outcome
 
 # How every record is de-identified, where it lives.
 [deidentification]
 mechanism = "pseudonymise"      # or "anonymise"
 identity = "pseudonym"          # or "pseudo-identity": random, kept only in the mapping table
-dates = "year"                  # or "shift", "remove"
-preset = "default"              # or "paper"
-
-# How well each person must hide in the whole table.
-[privacy.anonymity]
-k = 5
-suppression_limit = 0.05
-quasi_identifiers = [
-  { column = "age", hierarchy = { bins = [5, 10, 20] } },
-  { column = "sex" },
-]
-
-# From records to tables: view definitions as HL7 writes them (SQL on FHIR v2). They may read nothing but what [[data]]
-# lets through. The column "subject" says whose row it is.
-[[views]]
-name = "patients"
-resource = "Patient"
-[[views.select]]
-column = [
-  { name = "subject", path = "getResourceKey()" },
-  { name = "sex", path = "gender" },
-  { name = "born", path = "birthDate" },
-]
-
-[[views]]
-name = "pressures"
-resource = "Observation"
-where = [{ path = "code.coding.where(system = 'http://loinc.org' and code = '8480-6').exists()" }]
-[[views.select]]
-column = [
-  { name = "subject", path = "subject.getReferenceKey(Patient)" },
-  { name = "date", path = "effective.ofType(dateTime)" },
-  { name = "value", path = "value.ofType(Quantity).value" },
-  { name = "unit", path = "value.ofType(Quantity).code" },
-]
-
-[[views]]
-name = "diagnoses"
-resource = "Condition"
-[[views.select]]
-column = [{ name = "subject", path = "subject.getReferenceKey(Patient)" }]
-[[views.select]]
-forEach = "code.coding"
-column = [{ name = "system", path = "system" }, { name = "code", path = "code" }]
-
-# From tables to numbers: one row per subject, the same columns at every site.
-[features]
-subject = "subject"
-cohort = "patients"             # whose rows: the subjects of this view
-
-[[features.inputs]]
-name = "age"
-kind = "age"                    # number, category, age, flag or count
-view = "patients"
-column = "born"
-at = $start                # or leave it out, and add [features.index]
-
-[[features.inputs]]
-name = "sex"
-kind = "category"
-view = "patients"
-column = "sex"
-categories = [{ name = "female", values = ["female"] }, { name = "male", values = ["male"] }]
-
-[[features.inputs]]
-name = "systolic"
-kind = "number"
-view = "pressures"
-column = "value"
-unit = "mm[Hg]"                 # other units are converted; what cannot be is missing ...
-unit_column = "unit"
-wrong_unit = "missing"          # ... or "refuse": then the site is told, and has no table
-join = "latest"                 # latest, earliest, mean, min or max
-when = "date"
-missing = "mean"                # of the federation; or "constant" with fill = ..., or "drop" the subject
-indicator = true                # one more column says that it was missing
-
-[features.label]
-name = "heart_failure"
-kind = "any"                    # any, classes, threshold, value or event (within a window of time)
-view = "diagnoses"
-[features.label.where]
-column = "code"
-system_column = "system"
-codes = [
-  { system = "http://snomed.info/sct", code = "84114007" },
-  { system = "http://hl7.org/fhir/sid/icd-10-cm", code = "I50", match = "startsWith" },
-]
-
+dates = $dates
+$anonymity
 # How the community model is trained and judged.
 [learning]
-task = "classes"                # or "value"
 network = "logistic"            # or "mlp(16)", "mlp(32, 16)"; "linear" for a value
 policy = "AsyncDVW(na)"         # SyncFedAvg, SyncDVW, AsyncFedAvg, FedAsync, AsyncDVW(na) or AsyncDVW(a)
 codec = "error_feedback | stc(sparsity=0.1)"
 rounds = 100
-validation = 0.1                # the share of each site's subjects on which others' models are judged
+training = { epochs = 2, batch_size = 32, learning_rate = 0.05 }
+evaluation = { metrics = ["auroc", "auprc", "calibration", "sensitivity"], groups = [$groups] }
 
-[learning.training]
-epochs = 2
-batch_size = 32
-learning_rate = 0.05
-
-[learning.evaluation]
-metrics = ["auroc", "auprc", "calibration", "sensitivity"]
-specificity = 0.9               # at which the sensitivity is told
-groups = [{ input = "sex" }, { input = "age", bands = [50, 65] }]
-
-# What a person reads before saying yes. The statements must be there; the words are yours.
+# What a person reads before saying yes.
 [consent]
-language = "en"
 text = """
-You are asked to let your hospital use your blood pressure and diagnoses for this study.
+You are asked to let your hospital use $what for this study.
 Your records do not leave the hospital. You may withdraw at any time."""
-
-[consent.statements]
-$statements
 ''')
+_ANONYMITY = Template("""
+# How well each person must hide in the whole table.
+[privacy.anonymity]
+k = 5
+suppression_limit = 0.05
+quasi_identifiers = [$columns]
+""")
+_HIDING = {
+    "age": '{ column = "age", hierarchy = { bins = [5, 10, 20] } }',
+    "sex": '{ column = "sex" }',
+}
+_GROUPS = {"age": '{ input = "age", bands = [50, 65] }', "sex": '{ input = "sex" }'}
+
+Line = Mapping[str, Any]
 
 
-def starter(file: str, today: date, *, identifier: str = "my-study") -> str:
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What is asked before a study document is written; the defaults are the example.
+
+    Attributes:
+        criteria: Who may take part, as criteria of the short form.
+        inputs: The lines of the inputs, by their names.
+        outcome: The name and the line of what is learned.
+        index: The line of the index date, if events or ages are counted from one.
+    """
+
+    title: str = "Blood pressure and heart failure"
+    question: str = "Can blood pressure and age foretell heart failure?"
+    purpose: str = "diagnostic"
+    country: str = "IT"
+    centre: str = "University Hospital, Research Unit"
+    email: str = "study@research.example.org"
+    criteria: tuple[Line, ...] = (
+        {"what": "age", "low": 18, "high": 89},
+        {"what": "condition", "snomed": "38341003", "icd10": "I10*", "icd10cm": "I10*"},
+    )
+    inputs: Mapping[str, Line] = field(
+        default_factory=lambda: {
+            "age": {},
+            "sex": {},
+            "systolic": {"loinc": "8480-6", "unit": "mm[Hg]", "take": "latest", "indicator": True},
+        }
+    )
+    outcome: tuple[str, Line] = "heart_failure", {"snomed": "84114007", "icd10": "I50*", "icd10cm": "I50*"}
+    index: Line | None = None
+
+
+def starter(file: str, today: date, answers: Answers, *, identifier: str = "my-study") -> str:
     """The text of a first study document.
 
     Args:
         file: How the file will be called, for the comments.
         today: The study is planned to start on this day.
+        answers: What was asked.
         identifier: The study's id.
 
     Returns:
         TOML text that passes ``abaton study check``.
     """
-    told = (Statement.MODELS_STAY, Statement.MODELS_ARE_SEEN)
+    inputs = {name: _dated(name, line, answers, today) for name, line in answers.inputs.items()}
+    told = [name for name in ("age", "sex") if name in inputs and "loinc" not in inputs[name]]
+    name, line = answers.outcome
+    columns = ", ".join(_HIDING[each] for each in told)
+    event = "within" in line
     return _TEMPLATE.substitute(
+        {
+            key: _text(getattr(answers, key))
+            for key in ("title", "question", "purpose", "country", "centre", "email")
+        },
         file=file,
-        id=identifier,
+        id=_text(identifier),
         start=today.isoformat(),
         closes=(today + timedelta(days=365)).isoformat(),
         end=(today + timedelta(days=3 * 365)).isoformat(),
-        statements="\n".join(f'{statement.value} = "{WORDING[statement]}"' for statement in told),
+        criteria="\n".join(f"  {inline(each)}," for each in answers.criteria),
+        index=f"\n# The day from which ages and events are counted.\n[index]\n{_pairs(answers.index)}\n"
+        if answers.index
+        else "",
+        inputs="\n".join(f"{each} = {inline(table)}" for each, table in inputs.items()),
+        outcome=f"{name} = {inline(line)}",
+        dates='"shift"                 # events are counted in days; else "year" or "remove"'
+        if event or answers.index
+        else '"year"                  # or "shift", "remove"',
+        anonymity=_ANONYMITY.substitute(columns=columns) if columns else "",
+        groups=", ".join(_GROUPS[each] for each in reversed(told)),
+        what=", ".join(each.replace("_", " ") for each in (*inputs, name)),
     )
+
+
+def _dated(name: str, line: Line, answers: Answers, today: date) -> Line:
+    """An age is told at the index date, or else at the beginning of the study."""
+    born = name == "age" and "loinc" not in line
+    return {**line, "at": today} if born and answers.index is None else line
+
+
+def inline(table: Line) -> str:
+    """A table in one line of TOML.
+
+    >>> inline({"loinc": ["2093-3"], "indicator": True})
+    '{ loinc = ["2093-3"], indicator = true }'
+    """
+    return f"{{ {', '.join(f'{key} = {_value(value)}' for key, value in table.items())} }}" if table else "{}"
+
+
+def _pairs(table: Line) -> str:
+    return "\n".join(f"{key} = {_value(value)}" for key, value in table.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return inline(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, date):
+        return value.isoformat()
+    return _text(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _text(text: str) -> str:
+    """A text between quotes; TOML and JSON escape alike, but for one character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from abaton.documents.values import Match, Period, Term
+from abaton.records.features.plan import Features, Input, Label, Source, Where
 from abaton.study.criteria import Criterion
 from abaton.study.document import Study
-from abaton.study.features import Feature, Features, Filter
 from abaton.study.learning import Learning
 from abaton.study.requirements import CodeRule, DateRule, Requirement
+from abaton.study.short.codes import SYSTEMS
 from abaton.study.tables import ViewTable
-from abaton.study.values import Frequency, Match, Period, Term
+from abaton.study.values import Frequency
 
 
 def describe(study: Study) -> str:
@@ -40,7 +42,7 @@ def _lines(study: Study) -> Iterator[str]:
     yield "\nWho may take part (all of these must be known to hold)"
     yield from (f"  {i}. {_criterion(item)}" for i, item in enumerate(study.eligibility.criteria, 1))
     yield "\nWhat is needed (nothing else is kept)"
-    yield from (f"  {i}. {_requirement(item)}" for i, item in enumerate(study.data, 1))
+    yield from (f"  {i}. {requirement_words(item)}" for i, item in enumerate(study.data, 1))
     yield "\nHow people are protected"
     protection, anonymity = study.deidentification, study.privacy.anonymity
     yield from _pairs(
@@ -71,16 +73,33 @@ def _features(features: Features, views: tuple[ViewTable, ...]) -> Iterator[str]
     yield "\nWhat the model is made of (one row per subject)"
     yield from (f"  {view.name:<16}{view.resource}: {', '.join(view.columns)}" for view in views)
     for i, each in enumerate(features.inputs, 1):
-        yield f"  {i}. {each.name}: {_input(each)}"
-    label = features.label
+        yield f"  {i}. {each.name}: {input_words(each)}"
+    yield f"  {label_words(features.label)}"
+
+
+def view_words(view: ViewTable) -> str:
+    """A view: its name, what it is made of, and its columns."""
+    return f"{view.name} of {view.resource}: {', '.join(view.columns)}"
+
+
+def label_words(label: Label) -> str:
+    """What is learned."""
     bounds = [f"above {label.above:g}" if label.above is not None else "", _unit(label.unit)]
     bounds += [f"within {label.window}" if label.window else "", _where(label.where)]
+    bounds += [f"watched by {label.follow_up.view}" if label.follow_up else ""]
     names = " or ".join(bucket.name for bucket in label.classes)
     words = [label.kind.value, names, f"of {label.view}", *bounds]
-    yield f"  label {label.name}: {' '.join(word for word in words if word)}"
+    return f"label {label.name}: {' '.join(word for word in words if word)}"
 
 
-def _input(each: Feature) -> str:
+def source_words(source: Source) -> str:
+    """Where a value comes from, and how several become one."""
+    words = [source.join.value if source.join else "", f"{source.view}.{source.column}", _where(source.where)]
+    return " ".join(word for word in words if word)
+
+
+def input_words(each: Input) -> str:
+    """An input: its kind, where it comes from, and what stands for what is missing."""
     words = [each.kind.value, _unit(each.unit), "/".join(bucket.name for bucket in each.categories)]
     words += [f"from {each.view}.{each.column or '*'}", _where(each.where), each.join or ""]
     words += [f"at {each.at}" if each.at else "", f"in bands of {each.band:g}" if each.band else ""]
@@ -93,7 +112,7 @@ def _unit(unit: str | None) -> str:
     return f"in {unit}" if unit else ""
 
 
-def _where(where: Filter | None) -> str:
+def _where(where: Where | None) -> str:
     if where is None:
         return ""
     values = " or ".join(where.values)
@@ -108,7 +127,9 @@ def _learning(learning: Learning) -> Iterator[str]:
         [
             ("network", f"{learning.network}, for {learning.task}"),
             ("policy", f"{learning.policy.name}, {limit}"),
+            *_own_settings(learning),
             ("codec", learning.codec),
+            ("downlink", learning.downlink or "versions as they are"),
             (
                 "training",
                 f"{training.epochs} epochs of {training.batch_size} at {training.learning_rate:g}, {training.solver}",
@@ -118,6 +139,35 @@ def _learning(learning: Learning) -> Iterator[str]:
             ("groups", ", ".join(group.input for group in learning.evaluation.groups) or "none"),
         ]
     )
+
+
+def _own_settings(learning: Learning) -> Iterator[tuple[str, str]]:
+    """What the study names besides its policy and of it, as far as it names it."""
+    if different := learning.policy.model_dump(exclude={"name"}, exclude_none=True):
+        yield "policy's own", ", ".join(f"{key} = {value}" for key, value in different.items())
+    if learning.pacing:
+        yield "pacing", learning.pacing.words
+    if learning.weighting:
+        yield "weighting", " times ".join(part.words for part in learning.weighting)
+    if learning.robust:
+        yield "robust mixing", learning.robust.words
+    if learning.server:
+        yield "server", learning.server.words
+    if (budget := learning.privacy) is not None:
+        yield (
+            "privacy budget",
+            f"epsilon {budget.epsilon:g} at delta {budget.delta:g} against {budget.against}, noise {budget.noise:g} "
+            f"of updates shortened to {budget.clip:g}",
+        )
+    if learning.personal:
+        yield "personal layers", ", ".join(learning.personal.layers)
+    if learning.personalise:
+        yield "each site's own model", ", ".join(learning.personalise)
+    if (told := learning.explanation) is not None:
+        curves = f"; curves of {', '.join(told.dependence)}" if told.dependence else ""
+        yield "explanation", f"every input shuffled {told.importance} times{curves}"
+    if learning.parts:
+        yield "packages", ", ".join(f"{name} {version}" for name, version in learning.parts.items())
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -134,9 +184,14 @@ def _period(period: Period) -> str:
 
 def _terms(terms: Iterable[Term]) -> str:
     return " or ".join(
-        (term.display or "") + f" [{term.code}{'*' if term.match is Match.STARTS_WITH else ''}]"
+        f"{term.display or ''} [{_system(term)}{term.code}{'*' if term.match is Match.STARTS_WITH else ''}]".strip()
         for term in terms
-    ).strip()
+    )
+
+
+def _system(term: Term) -> str:
+    """The short name of a code's system, if it has one: the same code may stand in two systems."""
+    return next((f"{name} " for name, system in SYSTEMS.items() if system == term.system), "")
 
 
 def _criterion(item: Criterion) -> str:
@@ -153,7 +208,8 @@ def _criterion(item: Criterion) -> str:
     return " ".join(word for word in words if word)
 
 
-def _requirement(item: Requirement) -> str:
+def requirement_words(item: Requirement) -> str:
+    """What may be known: of which resources, which elements, with which codes and dates."""
     words = [f"{item.type}: {item.function.value} {', '.join(item.elements)}".rstrip()]
     words += [_code_rule(rule) for rule in item.codes] + [_date_rule(rule) for rule in item.dates]
     words += [_frequency(item.frequency)] if item.frequency else []

@@ -8,16 +8,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from abaton.documents.lines import Path
+from abaton.documents.values import Name, Part, Text, fault, faults, without_empty
 from abaton.errors import SettingsError
 from abaton.records.views.definition import View
 from abaton.records.views.needs import elements
-from abaton.study.lines import Path
-from abaton.study.values import Part, Text, fault, faults, without_empty
 
 _STEP = re.compile(r"([A-Za-z]+)|\[(\d+)\]")
 _PLACE = re.compile(r"(?:select|where|constant)(?:\.[A-Za-z]+|\[\d+\])*")
-
-Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,62}$")]
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:

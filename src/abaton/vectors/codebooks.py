@@ -61,9 +61,9 @@ def whole(value: int) -> Any:
 
 
 def interval_rows(low: NDArray[np.float64], width: NDArray[np.float64]) -> Floats:
-    """The table for ``write``: for each codebook the ends of the intervals in which messages give way.
+    """The table for ``write``: for each codebook the ends of the intervals in which messages change.
 
-    Message x gives way to x + 1 at low[x] + u·width[x], with u in (1, 2). With more than 3 intervals a row has one
+    Message x turns into x + 1 at low[x] + u·width[x], with u in (1, 2). With more than 3 intervals a row has one
     part for each step of a binary search, moved so that the message so far is the index of the middle.
     """
     count, ends = low.shape

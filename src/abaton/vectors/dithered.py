@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.vectors.hadamard import GROUP, PAIR, Floats
+from abaton.vectors.draws import fill
+from abaton.vectors.hadamard import GROUP, Floats
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import LONG, WIDTH, intrinsic, ir, pointer, random_bits, store, tools, types
 from abaton.vectors.rotation import spin
 
 Wholes = NDArray[np.int64]
@@ -27,22 +27,6 @@ STATES = 4
 LOWEST = np.uint64(1 << 32)  # of a state
 HALF, LOW = np.uint64(32), np.uint64(0xFFFF)
 SHIFT = np.uint64(16)  # frequencies add up to 2^16
-
-
-@intrinsic
-def _fill(_: Any, words: Any, group: Any, keys: Any) -> Any:
-    """512 random words for one group."""
-
-    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        target = pointer(context, build, signature.args[0], args[0], ir.Constant(LONG, 0))
-        pair = tools.unpack_tuple(build, args[2], 2)
-        first = build.mul(args[1], ir.Constant(LONG, GROUP // WIDTH))
-        with tools.for_range(build, ir.Constant(LONG, GROUP // WIDTH), intp=LONG) as loop:
-            random = random_bits(build, build.add(first, loop.index), *pair)
-            store(build, random, target, build.mul(loop.index, ir.Constant(LONG, WIDTH)))
-        return context.get_dummy_value()
-
-    return types.void(words, types.int64, PAIR), generate
 
 
 @inlined
@@ -61,6 +45,7 @@ def quantise(
     An outcome is where its frequencies begin in a list of ``count``; see ``codecs/ecdq_tables.py``.
     """
     used = found = 0
+    pairs = random.view(np.uint64)  # two random numbers each, the lower half first
     start_of, last = count // 2 - 1, count - strata - 1
     shift = np.uint32(32 - round(np.log2(strata)))
     for b in range(len(blocks)):
@@ -70,7 +55,7 @@ def quantise(
             continue
         inverse = np.float32(np.float64(scale) / step)
         for first in range(0, size, GROUP):
-            _fill(random, (place + first) // GROUP, (keys[2], keys[3]))
+            fill(pairs, (place + first) // GROUP, (keys[2], keys[3]))
             outside: Any = False
             for i in range(GROUP):
                 q = np.int32(np.floor(z[first + i] * inverse + _dither(random[i]) + np.float32(0.5)))
@@ -146,13 +131,13 @@ def read(
     """
     at, end, power = 0, stream.size - STATES, np.int32(round(np.log2(strata)))
     shift, start = np.uint32(32 - power), np.int32(cumulative.size // 2 - 1)
-    outcomes = np.empty(GROUP, np.int32)
+    outcomes, pairs = np.empty(GROUP, np.int32), random.view(np.uint64)
     a, b, c, d = states[0], states[1], states[2], states[3]
     for block in range(len(blocks)):
         if norms[block] == 0.0:
             continue
         for first in range(blocks[block, 3], blocks[block, 3] + blocks[block, 2], GROUP):
-            _fill(random, first // GROUP, keys)
+            fill(pairs, first // GROUP, keys)
             for i in range(0, GROUP, STATES):
                 outcomes[i], a = _next(a, random[i] >> shift, cumulative, guess, strata)
                 outcomes[i + 1], b = _next(b, random[i + 1] >> shift, cumulative, guess, strata)

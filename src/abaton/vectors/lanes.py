@@ -16,12 +16,14 @@ from typing import Any
 import numba
 from llvmlite import ir as llvm_ir
 from numba.core import cgutils as numba_tools
+from numba.cpython.unsafe import numbers as numba_numbers
 from numba.extending import intrinsic as numba_intrinsic
 
 # The compiler's own parts are not typed; named here once as such.
 ir: Any = llvm_ir
 tools: Any = numba_tools
 types: Any = numba.types
+trailing_zeros: Any = numba_numbers.trailing_zeros
 
 WIDTH = 16
 FLOAT, INT, LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -150,3 +152,15 @@ def permute_two(build: Any, tables: Sequence[Any], index: Any) -> Any:
     kind = ir.FunctionType(FLOATS, [FLOATS, INTS, FLOATS])
     call = tools.get_or_insert_function(build.module, kind, "llvm.x86.avx512.vpermi2var.ps.512")
     return build.call(call, [tables[0], index, tables[1]])
+
+
+@intrinsic
+def put_word(_: Any, buffer: Any, place: Any, word: Any) -> Any:
+    """Write the eight bytes of a word, lowest first, wherever they lie."""
+
+    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
+        address = pointer(context, build, signature.args[0], args[0], args[1])
+        build.store(args[2], build.bitcast(address, LONG.as_pointer())).align = 1
+        return context.get_dummy_value()
+
+    return types.void(buffer, types.int64, types.uint64), generate

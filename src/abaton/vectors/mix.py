@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from abaton.vectors.jit import kernel
 
 Total = NDArray[np.int64]
 
 
-@njit(cache=True)
+@kernel
 def exchange(total: Any, fresh: Any, kept: Any, up: float, down: float, inverse: float, mixed: Any) -> None:
     """Take `down * kept` out of the total, add `up * fresh`, keep `fresh`, and write the mix.
 

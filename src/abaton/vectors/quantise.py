@@ -11,33 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.vectors.codebooks import Masks, Words, add, write
+from abaton.vectors.draws import random_word
 from abaton.vectors.hadamard import GROUP, Floats
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import FIRST, GOLDEN, SECOND, WIDTH, intrinsic, ir, types
+from abaton.vectors.lanes import WIDTH, trailing_zeros
 from abaton.vectors.rotation import spin
 
 Wholes = NDArray[np.int64]
 Doubles = NDArray[np.float64]
-
-
-@inlined
-def random_word(counter: Any, key: Any, other: Any) -> Any:
-    """The hash of ``lanes.hashed`` for one counter."""
-    state = np.uint64(counter) * np.uint64(GOLDEN) + np.uint64(key)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(FIRST)
-    state ^= np.uint64(other)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(SECOND)
-    return state ^ (state >> np.uint64(31))
-
-
-@intrinsic
-def trailing_zeros(_: Any, word: Any) -> Any:
-    """The place of the lowest bit that is set."""
-
-    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        return build.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), generate
 
 
 @inlined
@@ -92,7 +73,7 @@ def encode(
         for i in range(size // 64):
             mask = masks[i]
             while mask != 0:
-                at = i * 64 + trailing_zeros(mask)
+                at: Any = i * 64 + np.int64(trailing_zeros(mask))
                 mask &= mask - np.uint64(1)
                 places[found] = place + at
                 codeword = _codeword(at, words, used, group, codewords, count, bits, (keys[2], keys[3]))

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.vectors.jit import inlined, kernel
-from abaton.vectors.lanes import LONG, intrinsic, pointer, types
-from abaton.vectors.select import lowest
+from abaton.vectors.lanes import put_word, trailing_zeros
 
 Places = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
@@ -40,22 +39,10 @@ def longest(count: int, total: int, width: int) -> int:
     return (count * (width + 2) + (total >> width)) // 8 + 16
 
 
-@intrinsic
-def _put_word(_: Any, buffer: Any, place: Any, word: Any) -> Any:
-    """Write the eight bytes of a word, lowest first."""
-
-    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
-        address = pointer(context, build, signature.args[0], args[0], args[1])
-        build.store(args[2], build.bitcast(address, LONG.as_pointer())).align = 1
-        return context.get_dummy_value()
-
-    return types.void(buffer, types.int64, types.uint64), generate
-
-
 @inlined
 def _flush(buffer: Bytes, place: int, word: Any, used: int) -> Any:
     """Move whole bytes to the buffer; always eight are written, because a branch would be mispredicted."""
-    _put_word(buffer, place, word)
+    put_word(buffer, place, word)
     return place + (used >> 3), word >> np.uint64(used & ~7), used & 7
 
 
@@ -105,7 +92,7 @@ def read(
             word = np.uint64(buffer[place])
             used = 8
             place += 1
-        zeros: Any = np.int64(lowest(word))
+        zeros: Any = np.int64(trailing_zeros(word))
         upper += zeros
         word >>= np.uint64(zeros + 1)
         used -= zeros + 1

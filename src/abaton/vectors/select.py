@@ -12,12 +12,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from abaton.vectors.jit import kernel
+from abaton.vectors.lanes import (
+    INTS,
+    LONG,
+    WIDTH,
+    constant,
+    intrinsic,
+    ir,
+    load,
+    pointer,
+    splat,
+    trailing_zeros,
+    truth_bits,
+    types,
+)
 
 Segments = NDArray[np.int64]
 Places = NDArray[np.uint32]
@@ -29,47 +40,21 @@ NOT_FINITE = 0x7F800000
 _ONE = np.uint64(1)
 
 
-def _reach_64(context: Any, bits: Any, start: Any, threshold: Any) -> Any:
+@intrinsic
+def _reach(_: Any, bits: Any, start: Any, threshold: Any) -> Any:
     """Which of 64 values from ``start`` reach the threshold, as a 64-bit mask: four vector comparisons."""
-    signature = types.uint64(bits, types.int64, types.uint32)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        lanes = ir.VectorType(ir.IntType(32), 16)
-
-        def splat(value: Any) -> Any:
-            one = builder.insert_element(
-                ir.Constant(lanes, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
-            )
-            zeros = ir.Constant(ir.VectorType(ir.IntType(32), 16), [0] * 16)
-            return builder.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), zeros)
-
-        limit = splat(args[2])
-        magnitude = ir.Constant(lanes, [MAGNITUDE] * 16)
-        mask = ir.Constant(ir.IntType(64), 0)
+    def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
+        source = pointer(context, build, signature.args[0], args[0], args[1])
+        limit, mask = splat(build, args[2], INTS), ir.Constant(LONG, 0)
         for quarter in range(4):
-            place = builder.add(args[1], ir.Constant(ir.IntType(64), 16 * quarter))
-            pointer = builder.bitcast(builder.gep(array.data, [place]), lanes.as_pointer())
-            loaded = builder.load(pointer, align=4)
-            reached = builder.icmp_unsigned(">=", builder.and_(loaded, magnitude), limit)
-            part = builder.zext(builder.bitcast(reached, ir.IntType(16)), ir.IntType(64))
-            mask = builder.or_(mask, builder.shl(part, ir.Constant(ir.IntType(64), 16 * quarter)))
+            magnitude = build.and_(load(build, source, INTS, WIDTH * quarter), constant(INTS, MAGNITUDE))
+            reached = truth_bits(build, build.icmp_unsigned(">=", magnitude, limit))
+            part = build.shl(build.zext(reached, LONG), ir.Constant(LONG, WIDTH * quarter))
+            mask = build.or_(mask, part)
         return mask
 
-    return signature, generate
-
-
-def _lowest_bit(context: Any, mask: Any) -> Any:
-    """The position of the lowest set bit; 64 if there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), generate
-
-
-_reach: Any = intrinsic(_reach_64)
-lowest: Any = intrinsic(_lowest_bit)
+    return types.uint64(bits, types.int64, types.uint32), generate
 
 
 @kernel
@@ -117,7 +102,7 @@ def _exact(bits: Bits, segments: Segments, k: int) -> int:
 
 
 @kernel
-def _gather(bits: Bits, segments: Segments, threshold: int, places: Places, found: Bits) -> int:
+def gathered(bits: Bits, segments: Segments, threshold: int, places: Places, found: Bits) -> int:
     """Collect what reaches the threshold, in order; -1 if there is no room for it."""
     count, room, limit = 0, places.size - 64, np.uint32(threshold)
     for s in range(segments.shape[0]):
@@ -135,7 +120,7 @@ def _gather(bits: Bits, segments: Segments, threshold: int, places: Places, foun
             if stop - start < 64:
                 mask &= (_ONE << np.uint64(stop - start)) - _ONE
             while mask != 0:
-                place = start + np.int64(lowest(mask))
+                place = start + np.int64(trailing_zeros(mask))
                 mask &= mask - _ONE
                 places[count], found[count] = place, bits[place]
                 count += 1
@@ -224,14 +209,14 @@ def largest(bits: Bits, segments: Segments, k: int) -> tuple[Places, Bits, float
     room = (total if small else min(total, 3 * k + 8192)) + 64
     places, found = np.empty(room, np.uint32), np.empty(room, np.uint32)
     threshold = 0 if small else _guess(bits, segments, total, k)
-    count = _gather(bits, segments, threshold, places, found)
+    count = gathered(bits, segments, threshold, places, found)
     if count < k:
         threshold = _exact(bits, segments, k)
         places, found = np.empty(total + 64, np.uint32), np.empty(total + 64, np.uint32)
-        count = _gather(bits, segments, threshold, places, found)
+        count = gathered(bits, segments, threshold, places, found)
     last, above = _kth(found, count, k, threshold)
     inner, values = np.empty(count + 64, np.uint32), np.empty(count + 64, np.uint32)
-    kept: Any = _gather(found, np.array([[0, count]]), last, inner, values)
+    kept: Any = gathered(found, np.array([[0, count]]), last, inner, values)
     if kept > k or last == 0:
         kept = _settle(inner, values, kept, last, k - above)
     chosen = inner[:kept]

@@ -27,7 +27,7 @@ from abaton.control.draw import round_key
 from abaton.engines import Driver, Replayed
 from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.grid import place_of
+from abaton.engines.flower.resident import place_of
 from abaton.learning import Examples, Learner, SklearnModel
 from abaton.store import Journal, Store
 
@@ -105,7 +105,7 @@ def check(learner: str, version: int, payload: bytes) -> None:
 
 
 def conduct(post: Post, about: str) -> None:
-    """The controller of a run, begun or gone on with; called by Flower at the centre."""
+    """The controller of a run, begun or resumed, in a process of its own."""
     try:
         _conduct(post, json.loads(about))
     except BaseException as error:

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from abaton.engines.flower import Desk, Lost, Parcel
-from abaton.engines.flower.parcels import from_text, pieces, to_text, together
+from abaton.engines.flower import Lost, Parcel
+from abaton.engines.flower.resident import ROLES, role_of
 
 
 def through(parcel: Parcel) -> Parcel:
     """What is left of a parcel on the other side of a network."""
-    return Parcel(parcel.kind, from_text(to_text(parcel.about)), together(dict(pieces(parcel.blobs))))
+    return Parcel.unpacked(parcel.packed())
+
+
+class TwoDesks:
+    """A site's two desks behind its node; whatever else is asked of it, the one that trains is asked for."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self.desks = {role: make(role) for role in ROLES}
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        return self.desks[role_of(parcel)].answer(parcel)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.desks["train"], name)
+
+    @property
+    def policy(self) -> Any:
+        return self.desks["train"].policy
+
+    @policy.setter
+    def policy(self, policy: Any) -> None:
+        for desk in self.desks.values():
+            desk.policy = policy
 
 
 class LoopPost:
-    """Nodes in this process; a test can take them away, let them be busy, or say what becomes of a message."""
+    """Nodes in this process; a test can take them away, let them be busy, or say what becomes of a message.
 
-    def __init__(self, desks: Mapping[int, Desk]) -> None:
+    Attributes:
+        busy: nodes that do not answer, or (node, role) of desks that do not.
+    """
+
+    def __init__(self, desks: Mapping[int, Any]) -> None:
         self.desks, self.sent = dict(desks), []
         self.answers: dict[str, Parcel | Lost] = {}
         self.fate = lambda desk, parcel: None
-        self.busy: set[int] = set()
+        self.busy: set[Any] = set()
+        self.silent = 0.0
 
     def nodes(self) -> Collection[int]:
         return list(self.desks)
@@ -36,5 +64,13 @@ class LoopPost:
         return letter
 
     def collect(self, letters: Collection[str]) -> Mapping[str, Parcel | Lost]:
-        there = [n for n in letters if n in self.answers and self.sent[int(n)][0] not in self.busy]
+        there = [letter for letter in letters if letter in self.answers and not self._waits(letter)]
         return {letter: self.answers.pop(letter) for letter in there}
+
+    def silence(self) -> float:
+        silent, self.silent = self.silent, 0.0
+        return silent
+
+    def _waits(self, letter: str) -> bool:
+        node, parcel = self.sent[int(letter)]
+        return bool({node, (node, role_of(parcel))} & self.busy)

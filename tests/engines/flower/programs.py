@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,53 +11,65 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from abaton.engines.flower.centre import Address, Centre
-from abaton.engines.flower.certificates import issue, node_key
-from abaton.engines.flower.nodes import ROLES, Membership, Nodes, free_port
+from abaton.engines.flower.certificates import issue
+from abaton.engines.flower.membership import Membership, SitePrograms
+from abaton.engines.flower.programs import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 1500.0
+PATIENCE = 600.0
 
 
 class Federation:
-    """The centre's and the sites' programs, with TLS and a key for each node."""
+    """The centre's and the sites' programs, with TLS and a key for each node; what ends is started again."""
 
     def __init__(self, folder: Path, sites: Iterable[str], desk: str, terms: str = "") -> None:
         self.folder, self.said = folder, []
         own = issue(folder / "certificates", ["127.0.0.1"], datetime.now(UTC))
         address = Address("127.0.0.1", free_port())
         self.centre = Centre(folder / "centre", address, own, self.said.append)
-        self.sites = {
-            site: Nodes(
-                Membership(site, str(address), own.authority, desk, folder / site, terms), self.said.append
-            )
-            for site in sites
-        }
+        self.sites: dict[str, SitePrograms] = {}
+        self._desk, self._terms, self._authority = desk, terms, own.authority
+        for site in sites:
+            self.add(site)
+        self.kept: list = []
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._tending = threading.Thread(target=self._tend)
+
+    def add(self, site: str) -> SitePrograms:
+        """One more site, which is not started yet."""
+        where = str(self.centre.address), self._authority, self._desk, self.folder / site, self._terms
+        self.sites[site] = SitePrograms(Membership(site, *where), self.said.append)
+        return self.sites[site]
+
+    def admit(self, site: str) -> int:
+        self.sites[site].make_key()
+        return self.centre.admit(self.sites[site].public_key(), site)
 
     def start(self) -> None:
         self.centre.start()
-        for site, nodes in self.sites.items():
-            for role in ROLES:
-                _, public = node_key(nodes.key(role))
-                self.centre.admit(public, site, role)
-            nodes.start()
+        for site in self.sites:
+            self.admit(site)
+        self._tending.start()
+        until(self._started.is_set)
+
+    def _tend(self) -> None:
+        """Everything is started by one thread: programs end with whoever started them."""
+        for programs in self.sites.values():
+            programs.start()
+        self._started.set()
+        while not self._ended.wait(0.1):
+            for programs in (self.centre, *list(self.sites.values()), *self.kept):
+                programs.watch()
 
     def stop(self) -> None:
-        for nodes in self.sites.values():
-            nodes.stop()
-        self.centre.stop()
-
-    def tend(self, until: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Keep everything running until something is so."""
-        end = time.monotonic() + patience
-        while not until():
-            assert time.monotonic() < end, self.said
-            self.centre.watch()
-            for nodes in self.sites.values():
-                nodes.watch()
-            time.sleep(0.5)
+        self._ended.set()
+        if self._tending.ident:
+            self._tending.join()
+        for programs in (*self.kept, *self.sites.values(), self.centre):
+            programs.stop()
 
 
-def until(so: Callable[[], object], patience: float = 180.0) -> None:
+def until(so: Callable[[], object], patience: float = PATIENCE) -> None:
     """Wait until something is so."""
     end = time.monotonic() + patience
     while not so():

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from abaton.engines.flower.centre import Address, Centre, read_address, write_address
-from abaton.engines.flower.certificates import Certificates, issue
-from abaton.engines.flower.nodes import free_port
+from abaton.engines.flower.certificates import Certificates, issue, node_key
+from abaton.engines.flower.programs import free_port
 from abaton.errors import SettingsError
 
 
@@ -77,8 +77,12 @@ def test_a_superlink_has_the_port_of_before_unless_somebody_else_took_it(tmp_pat
         assert centre._port(own.authority) != taken
 
 
-def test_without_a_centre_no_command_of_flowers_is_started(tmp_path):
-    """It would dial a SuperLink of Flower's makers."""
+def test_without_a_centre_nobody_is_admitted(tmp_path):
     centre = Centre(tmp_path, Address("127.0.0.1", 8443), authority(tmp_path / "own"), print)
+    _, public = node_key(tmp_path / "key")
     with pytest.raises(SettingsError, match="the centre does not run"):
-        centre.admit(tmp_path / "key.pub", "a", "train")
+        centre.admit(public.read_text(), "a")
+    told = {"link": f"127.0.0.1:{free_port()}", "authority": str(tmp_path / "own" / "ca.pem")}
+    (tmp_path / "link.json").write_text(json.dumps(told))
+    with pytest.raises(SettingsError, match="the centre's SuperLink does not answer"):
+        centre.admit(public.read_text(), "a")

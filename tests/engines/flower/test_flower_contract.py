@@ -1,30 +1,34 @@
-"""The engine contract test once more, with its learners behind Flower's programs, TLS and node keys."""
+"""The engine contract test once more, on a real SuperLink: its learners behind nodes with keys, TLS and the gate."""
 
 from __future__ import annotations
 
-import json
-from xml.etree import ElementTree
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from tests.engines.flower import contract
-from tests.engines.flower.programs import running
+from tests.engines.flower.programs import running, until
+from tests.engines.test_engine_contract import *  # noqa: F403 - every test of the contract
+from tests.engines.test_engine_contract import Make
+
+from abaton.engines.flower.centre import open_post
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-pytestmark = [pytest.mark.hosts, pytest.mark.network, pytest.mark.slow]
-
-PROGRAMS = "tests.engines.flower.contract"
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
-def test_the_contract_is_kept_on_a_real_network(tmp_path):
-    report = tmp_path / "report.xml"
-    with running(tmp_path / "federation", contract.SITES, f"{PROGRAMS}:open_desk") as federation:
-        about = {"report": str(report), "centre": str(federation.centre.folder)}
-        federation.centre.submit(f"{PROGRAMS}:conduct", json.dumps(about))
-        federation.tend(report.with_suffix(".done").exists, patience=1500.0)
-    assert report.exists(), report.with_suffix(".log").read_text()
-    (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
-    counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
-    assert counts["tests"] >= 15
-    assert (counts["failures"], counts["errors"], counts["skipped"]) == (0, 0, 0), [
-        case.attrib["name"] for case in suite.iter("testcase") if list(case)
-    ]
+@pytest.fixture(scope="module")
+def on_flower(tmp_path_factory) -> Iterator[Make]:
+    """One federation for all tests: its start is what takes long."""
+    folder = tmp_path_factory.mktemp("contract")
+    with (
+        running(folder, contract.SITES, "tests.engines.flower.contract:open_desk") as federation,
+        open_post(federation.centre.folder) as post,
+    ):
+        until(lambda: len(post.nodes()) == len(contract.SITES))
+        yield partial(contract.make, post, federation.centre.admitted())
+
+
+@pytest.fixture
+def make(on_flower) -> Make:
+    return on_flower

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.engines.flower.federation import CANARY, CODEC, FEATURES, MODEL, check, open_learner
-from tests.engines.flower.loop import LoopPost
+from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.control import Arrived, Failed, Joined, Left, Noted, Scored, Thresholds, Tick, TrainSettings
 from abaton.engines import EvaluateTask, TrainTask
@@ -18,15 +18,16 @@ from abaton.learning import Learner
 
 SETTINGS = TrainSettings(epochs=1, batch_size=20)
 ZEROS = np.zeros(FEATURES + 1, np.float32)
-TRAINER, EVALUATOR = 1, 2
+NODE = 1
+TRAINER = (NODE, "train")
 
 
 class Federation:
-    """One site, its two nodes, an engine, and a clock that moves when the engine sleeps."""
+    """One site, its node, an engine, and a clock that moves when the engine sleeps."""
 
     def __init__(self, folder: Path, learner: Learner | None = None, **network) -> None:
         self.learner, self.folder, self.time, self.kept = learner or open_learner("a"), folder, 0.0, []
-        self.post = LoopPost({TRAINER: self.desk("train"), EVALUATOR: self.desk("evaluate")})
+        self.post = LoopPost({NODE: TwoDesks(self.desk)})
         self.network = Network("run", MODEL.layout.digest, "s", **network)
         self.engine = FlowerEngine(
             self.post, self.network, keep=self.keep, check=check, clock=lambda: self.time, sleep=self.sleep
@@ -72,7 +73,7 @@ def words(events: list) -> list[str]:
     return [e.what for e in events if isinstance(e, Noted)]
 
 
-@pytest.mark.parametrize("code", [4, 5, 8])
+@pytest.mark.parametrize("code", [3, 4, 5, 8])
 def test_what_is_lost_on_the_way_is_sent_again_and_answered_from_the_sites_disk(federation, code):
     lost = []
 
@@ -94,7 +95,7 @@ def test_what_is_lost_on_the_way_is_sent_again_and_answered_from_the_sites_disk(
 
 
 def test_a_node_that_comes_back_gets_its_task_again_and_one_that_stays_away_has_left(federation):
-    desk = federation.post.desks.pop(TRAINER)
+    desk = federation.post.desks.pop(NODE)
     federation.train("t")
     assert federation.pause(100.0)
     federation.post.desks[77] = desk  # without keys, Flower gives a restarted node a new number
@@ -106,7 +107,7 @@ def test_a_node_that_comes_back_gets_its_task_again_and_one_that_stays_away_has_
     assert [e.reason for e in events if isinstance(e, Failed)] == ["learner is gone"]
     federation.train("v")
     assert [e.reason for e in federation.until(Failed) if isinstance(e, Failed)] == ["learner is gone"]
-    federation.post.desks[TRAINER] = desk
+    federation.post.desks[NODE] = desk
     assert federation.until(Joined)
     federation.train("w")
     assert federation.until(Arrived)
@@ -125,7 +126,7 @@ def test_a_node_with_a_new_number_takes_the_seat_of_one_that_flower_still_lists(
     federation.post.busy = {TRAINER}
     federation.train("t")
     federation.pause(5.0)
-    federation.post.desks[77] = federation.desk("train")
+    federation.post.desks[77] = TwoDesks(federation.desk)
     assert words(federation.until(Arrived)) == ["node is back"]
 
 
@@ -257,9 +258,8 @@ def test_what_others_committed_reaches_a_site_through_its_evaluator_while_it_tra
     [
         ({"terms": "other"}, "other terms"),
         ({"layout": "another"}, "another layout"),
-        ({"admitted": {1: ("b", "train"), 2: ("a", "evaluate")}}, "not the site its key belongs to"),
-        ({"admitted": {2: ("a", "evaluate")}}, "not the site its key belongs to"),
-        ({"admitted": {1: ("a", "evaluate"), 2: ("a", "evaluate")}}, "not the site its key belongs to"),
+        ({"admitted": {1: "b"}}, "not the site its key belongs to"),
+        ({"admitted": {2: "a"}}, "not the site its key belongs to"),
     ],
 )
 def test_a_node_that_does_not_belong_here_is_turned_away_and_not_asked_again(tmp_path, wrong, why):
@@ -277,11 +277,11 @@ def test_a_node_that_does_not_belong_here_is_turned_away_and_not_asked_again(tmp
     events = made.pause(60.0)
     assert f"node 1 is turned away: {why}" in words(events)
     assert not [e for e in events if isinstance(e, Joined)]
-    assert len(made.sent("query")) == 2
+    assert len(made.sent("query")) == 1
 
 
 def test_a_site_that_is_revoked_is_out_at_the_next_look(tmp_path):
-    table = {TRAINER: ("a", "train"), EVALUATOR: ("a", "evaluate")}
+    table = {NODE: "a"}
     made = Federation(tmp_path, admitted=lambda: table)
     made.until(Joined)
     made.post.busy = {TRAINER}
@@ -289,7 +289,7 @@ def test_a_site_that_is_revoked_is_out_at_the_next_look(tmp_path):
     made.pause(5.0)
     table.clear()
     events = made.until(Left)
-    assert words(events) == ["node was revoked"] * 2
+    assert words(events) == ["node was revoked"]
     assert [e.reason for e in events if isinstance(e, Failed)] == ["learner is gone"]
     made.post.busy = set()
     assert made.pause(30.0) == [], "what it still sends is not heard"
@@ -316,3 +316,19 @@ def test_a_name_is_no_way_to_another_folder(tmp_path):
     answer = made.desk("train").answer(Parcel("train", about, {"model": b""}))
     assert answer.reason == "base is gone"
     assert made.desk("train").answer(Parcel("rm", about)).reason == "unknown message"
+
+
+def test_a_site_evaluates_while_it_trains(federation):
+    federation.post.busy = {TRAINER}
+    federation.train("t")
+    federation.engine.submit([EvaluateTask("x@a", "a", ZEROS)])
+    assert [type(e) for e in federation.pause(5.0)] == [Scored]
+    federation.post.busy = set()
+    assert federation.until(Arrived)
+
+
+def test_the_journal_tells_that_the_network_was_silent(federation):
+    federation.post.silent = 30.0
+    (event,) = federation.engine.events()
+    assert isinstance(event, Noted)
+    assert event.what == "the network did not answer for 30 s"

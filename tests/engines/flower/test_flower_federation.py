@@ -1,4 +1,4 @@
-"""A real federation: Flower's programs, four sites with two nodes each, TLS and node keys, and what can go wrong."""
+"""A real federation: a SuperLink, four sites with a node each, TLS and node keys, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from abaton.control import Arrived, Failed, Noted, from_row
 from abaton.control.community import CommunityModel
 from abaton.engines import Driver, LocalEngine, Replayed, VirtualEngine
 from abaton.engines.flower.centre import Address, Centre
-from abaton.engines.flower.certificates import issue, node_key
-from abaton.engines.flower.nodes import ROLES, Membership, Nodes, free_port
+from abaton.engines.flower.certificates import issue
+from abaton.engines.flower.membership import Membership, SitePrograms
+from abaton.engines.flower.programs import free_port
 from abaton.errors import SettingsError
 from abaton.store import Journal, Store
 
@@ -35,9 +36,11 @@ def federation(tmp_path_factory) -> Iterator[Federation]:
         yield made
 
 
-def submit(federation: Federation, run: str) -> None:
+def live(federation: Federation, run: str) -> None:
     about = {"run": run, "store": str(federation.folder / run), "centre": str(federation.centre.folder)}
-    federation.centre.submit(f"{PROGRAMS}:conduct", json.dumps(about))
+    keeper = federation.centre.conduct(f"{PROGRAMS}:conduct", json.dumps(about), run)
+    until(lambda: versions(federation, run) == study.rules(run).rounds)
+    keeper.stop()
 
 
 def versions(federation: Federation, run: str) -> int:
@@ -62,8 +65,7 @@ def alone(run: str) -> tuple[dict, CommunityModel]:
 
 
 def test_rounds_give_the_same_digests_on_virtual_local_and_flower(federation, tmp_path):
-    submit(federation, "rounds")
-    federation.tend(lambda: versions(federation, "rounds") == study.rules("rounds").rounds)
+    live(federation, "rounds")
     with Store(federation.folder / "rounds") as store:
         expected = digests(store, "rounds")
     with Store(tmp_path) as store:
@@ -86,16 +88,13 @@ def test_rounds_give_the_same_digests_on_virtual_local_and_flower(federation, tm
 
 def test_rubbish_numbers_that_are_none_bombs_and_strangers_spoil_nothing(federation, tmp_path):
     """One run: a site that answers rubbish, one that agreed to other terms, and one with another layout."""
-    strangers = [stranger(federation, site) for site in ("e", "f")]
     run = "spoilt"
+    strangers = [stranger(federation, site) for site in ("e", "f")]
     try:
-        submit(federation, run)
-        federation.tend(lambda: versions(federation, run) == study.rules(run).rounds)
+        live(federation, run)
     finally:
-        for keeper in (
-            keeper for nodes in strangers for keeper in (nodes.keepers["train"], nodes.desks["train"])
-        ):
-            keeper.stop()
+        for programs in strangers:
+            programs.stop()
     with Store(federation.folder / run) as store:
         journal = Journal(store, run)
         told, expected = events(journal), digests(store, run)
@@ -109,16 +108,14 @@ def test_rubbish_numbers_that_are_none_bombs_and_strangers_spoil_nothing(federat
     assert any("is turned away: another layout" in each for each in words), words
 
 
-def stranger(federation: Federation, site: str) -> Nodes:
+def stranger(federation: Federation, site: str) -> SitePrograms:
     """A node, admitted and connected, that does not belong in the run."""
     member = replace(federation.sites["a"].member, site=site, folder=federation.folder / site)
-    nodes = Nodes(member, federation.said.append)
-    _, public = node_key(nodes.key("train"))
-    federation.centre.admit(public, site, "train")
-    nodes.open()
-    for keeper in (nodes.desks["train"], nodes.keepers["train"]):
-        keeper.start()
-    return nodes
+    programs = SitePrograms(member, federation.said.append)
+    programs.make_key()
+    federation.centre.admit(programs.public_key(), site)
+    programs.start()
+    return programs
 
 
 def check_replay(journal: Journal, told: list, expected: list[str], folder: Path, run: str) -> None:
@@ -133,24 +130,24 @@ def check_replay(journal: Journal, told: list, expected: list[str], folder: Path
         assert digests(fresh, "again") == expected
 
 
+def state(programs: SitePrograms) -> str:
+    return str(programs.standing().get("state"))
+
+
 def test_a_revoked_site_is_cut_off_and_an_unknown_key_is_never_let_in(federation, tmp_path):
-    out, said = federation.sites["d"], []
-    pids = {keeper.pid for keeper in out.keepers.values()}
-    assert len(federation.centre.revoke("d")) == 2
-    assert "d" not in {site for site, _ in federation.centre.admitted().values()}
-    member = replace(out.member, site="mallory", folder=tmp_path)
-    foreign = Nodes(member, said.append)
-    for role in ROLES:
-        node_key(foreign.key(role))
+    out = federation.sites["d"]
+    until(lambda: state(out) == "admitted")
+    assert len(federation.centre.revoke("d")) == 1
+    assert "d" not in federation.centre.admitted().values()
+    foreign = SitePrograms(replace(out.member, site="mallory", folder=tmp_path), federation.said.append)
+    foreign.make_key()
     foreign.start()
     try:
-        federation.tend(lambda: foreign.watch() or len(said) >= 2)
-        assert all("ended" in line for line in said)
-        federation.tend(lambda: not pids & {keeper.pid for keeper in out.keepers.values()})
-        federation.tend(lambda: refusals(out.member.folder) >= 1)
+        until(lambda: state(foreign) == "connected")
+        until(lambda: state(out) == "connected")
+        assert foreign.standing()["trouble"] in ("status 401", "status 412")
     finally:
         foreign.stop()
-    assert refusals(tmp_path) >= 1
 
 
 def test_an_expired_certificate_keeps_nodes_out_until_it_is_renewed(tmp_path):
@@ -158,25 +155,18 @@ def test_an_expired_certificate_keeps_nodes_out_until_it_is_renewed(tmp_path):
     own = issue(tmp_path / "certificates", ["127.0.0.1"], datetime.now(UTC) - days, days=3)
     centre = Centre(tmp_path / "centre", Address("127.0.0.1", free_port()), own, said.append)
     member = Membership("a", str(centre.address), own.authority, f"{PROGRAMS}:open_desk", tmp_path / "a")
-    nodes = Nodes(member, said.append)
-    _, public = node_key(nodes.key("train"))
-    log = tmp_path / "a" / "logs" / "train.log"
+    site = SitePrograms(member, said.append)
+    site.make_key()
     try:
         with pytest.raises(SettingsError, match="expired"):
-            centre.start(patience=20)
-        nodes.keepers["train"].start()
-        until(lambda: log.exists() and "certificate has expired" in log.read_text())
-        assert "SuperNode ID" not in log.read_text()
+            centre.start(patience=60)
+        site.start()
+        until(lambda: "certificate has expired" in str(site.standing().get("trouble")))
         centre.stop()
         issue(tmp_path / "certificates", ["127.0.0.1"], datetime.now(UTC))
         centre.start()
-        centre.admit(public, "a", "train")
-        until(lambda: nodes.keepers["train"].watch() or "SuperNode ID" in log.read_text())
+        centre.admit(site.public_key(), "a")
+        until(lambda: state(site) == "admitted")
     finally:
-        nodes.keepers["train"].stop()
+        site.stop()
         centre.stop()
-
-
-def refusals(folder: Path) -> int:
-    """How often Flower did not let a node in, by its log."""
-    return sum(path.read_text().count("Failed to activate") for path in (folder / "logs").iterdir())

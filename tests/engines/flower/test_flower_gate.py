@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import ssl
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,24 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from tests.engines.flower.programs import until
 
-from abaton.engines.flower.certificates import Certificates, issue
-from abaton.engines.flower.door import Door
+from abaton.engines.flower.callers import Callers, Headers, drop_key, enter_key
+from abaton.engines.flower.certificates import Certificates, issue, node_key
 from abaton.engines.flower.gate import PASSED, Bounds, Gate, configure, dial
-from abaton.engines.flower.nodes import free_port
+from abaton.engines.flower.programs import Door, free_port
 
 SIGNED = {"flwr-public-key": "key", "flwr-signature": "signature", "flwr-timestamp": "now"}
 PUSH = "/v1/fleet/push-messages"
+
+
+def ANYBODY(headers: Headers) -> bool:
+    """Admits whoever asks, for what is not about who asks."""
+    return True
+
+
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
@@ -48,7 +58,7 @@ def asked(link: Link, method: str, path: str, bounds: Bounds | None = None, **wo
 
     async def ask() -> httpx.Response:
         inside = httpx.AsyncClient(transport=httpx.MockTransport(link), base_url="https://127.0.0.1:1")
-        gate = httpx.ASGITransport(Gate(inside, bounds or Bounds()))
+        gate = httpx.ASGITransport(Gate(inside, bounds or Bounds(), ANYBODY))
         async with inside, httpx.AsyncClient(transport=gate, base_url="https://centre") as node:
             return await node.request(method, path, **words)
 
@@ -75,6 +85,8 @@ def test_what_a_node_asks_for_is_passed_with_its_signature_and_answered(path):
         ("POST", "/v1/runtime/push-messages"),
         ("POST", "/v1/fleet/register-node"),
         ("POST", "/v1/fleet/unregister-node"),
+        ("POST", "/v1/fleet/get-run"),
+        ("POST", "/v1/fleet/get-fab"),
         ("POST", "/v1/fleet/"),
         ("POST", "/v1/fleet"),
         ("POST", "/v1/fleet/pull-messages/"),
@@ -153,7 +165,7 @@ def test_bodies_together_are_bounded_and_let_go():
     async def ask() -> list[int]:
         link = Link()
         inside = httpx.AsyncClient(transport=httpx.MockTransport(link), base_url="https://127.0.0.1:1")
-        gate = Gate(inside, Bounds(held=1500))
+        gate = Gate(inside, Bounds(held=1500), ANYBODY)
         more = asyncio.Event()
 
         async def slowly():
@@ -234,7 +246,80 @@ def superlink(own: Certificates, port: int) -> uvicorn.Config:
 
 def settings(own: Certificates, port: int, link: int) -> dict[str, Any]:
     here = {"host": "127.0.0.1", "port": port, "link": f"127.0.0.1:{link}", "authority": str(own.authority)}
-    return {**here, "certificate": str(own.certificate), "key": str(own.key)}
+    return {
+        **here, "certificate": str(own.certificate), "key": str(own.key),
+        "keys": str(own.key.parent / "node-keys"),
+    }  # fmt: skip
+
+
+def signed(key: Path, when: datetime | None = None) -> dict[str, str]:
+    """The headers by which a node shows its key, as Flower's nodes do."""
+    private = serialization.load_ssh_private_key(key.read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    stamp = (when or datetime.now(UTC)).isoformat()
+    public = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    signature = private.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
+    return {
+        "flwr-public-key": base64.b64encode(public).decode(), "flwr-timestamp": stamp,
+        "flwr-signature": base64.b64encode(signature).decode(),
+    }  # fmt: skip
+
+
+def test_who_holds_the_key_of_an_admitted_node_is_known_before_the_body(tmp_path):
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    (mine, public), (other, _) = node_key(tmp_path / "mine"), node_key(tmp_path / "other")
+    callers = Callers(tmp_path / "keys", lambda: now)
+
+    def admits(headers: dict[str, str]) -> bool:
+        return callers.admit([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
+
+    good = signed(mine, now)
+    assert not admits(good), "nobody is on the list yet"
+    enter_key(tmp_path / "keys", 7, public.read_bytes())
+    assert admits(good)
+    assert admits(signed(mine, now - timedelta(seconds=290)))
+    for strange in (
+        signed(other, now),
+        signed(mine, now - timedelta(seconds=400)),
+        signed(mine, now + timedelta(seconds=60)),
+        {**good, "flwr-signature": signed(other, now)["flwr-signature"]},
+        {**good, "flwr-timestamp": (now + timedelta(seconds=1)).isoformat()},
+        {**good, "flwr-timestamp": "é"},
+        {**good, "flwr-timestamp": now.replace(tzinfo=None).isoformat()},
+        {**good, "flwr-public-key": "not base64"},
+        *({name: value for name, value in good.items() if name != left} for left in good),
+    ):
+        assert not admits(strange)
+    drop_key(tmp_path / "keys", 7)
+    assert not admits(good)
+
+
+def test_nothing_of_a_strangers_body_is_read():
+    class Unread(httpx.AsyncByteStream):
+        async def __aiter__(self):
+            pytest.fail("the body was read")
+            yield b""
+
+    async def ask() -> int:
+        gate = Gate(httpx.AsyncClient(), Bounds(), lambda headers: False)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(gate), base_url="https://centre"
+        ) as stranger:
+            return (await stranger.post("/v1/fleet/push-object", content=Unread())).status_code
+
+    assert asyncio.run(ask()) == 401
+
+
+def test_an_address_asks_so_often_and_no_more():
+    async def ask() -> list[int]:
+        inside = httpx.AsyncClient(transport=httpx.MockTransport(Link()), base_url="https://127.0.0.1:1")
+        gate = Gate(inside, Bounds(rate=0.001, burst=3), ANYBODY)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="https://centre") as node:
+            return [(await node.post("/v1/fleet/pull-messages")).status_code for _ in range(5)]
+
+    assert asyncio.run(ask()) == [200, 200, 200, 503, 503]
 
 
 def trusted(own: Certificates) -> ssl.SSLContext:
@@ -244,7 +329,10 @@ def trusted(own: Certificates) -> ssl.SSLContext:
 def test_the_program_passes_over_tls_on_both_sides_and_logs_nothing(own, tmp_path):
     pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
     port, link, file = free_port(), free_port(), tmp_path / "gate.json"
-    file.write_text(json.dumps(settings(own, port, link)))
+    told = settings(own, port, link)
+    file.write_text(json.dumps(told))
+    key, public = node_key(tmp_path / "node")
+    enter_key(Path(told["keys"]), 7, public.read_bytes())
     command = [sys.executable, "-m", "abaton.engines.flower.gate", str(file)]
     log = tmp_path / "log"
     with log.open("wb") as out, listening(superlink(own, link)):
@@ -253,12 +341,16 @@ def test_the_program_passes_over_tls_on_both_sides_and_logs_nothing(own, tmp_pat
             with httpx.Client(verify=trusted(own), base_url=f"https://127.0.0.1:{port}") as node:
                 until(lambda: not is_silent(port))
                 body = b"Canary-4711" * 300_000
-                assert node.post("/v1/fleet/push-object", content=body).content == body
+                assert node.post("/v1/fleet/push-object", content=body, headers=signed(key)).content == body
+                assert node.post("/v1/fleet/push-object", content=body[:9]).status_code == 401
                 assert node.post("/v1/control/start-run", content=body[:9]).status_code == 404
             with socket.create_connection(("127.0.0.1", port)) as plain:
                 plain.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\n\r\n")
                 assert not plain.recv(100).startswith(b"HTTP/")
-            for words in (b"Canary-4711", b"POST /v1/fleet/get-run HTTP/1.1\r\nx: " + b"Canary-4711" * 2000):
+            for words in (
+                b"Canary-4711",
+                b"POST /v1/fleet/pull-object HTTP/1.1\r\nx: " + b"Canary-4711" * 2000,
+            ):
                 with connected(own, port) as line:
                     line.settimeout(10)
                     line.sendall(words + b"\r\n\r\n")
@@ -277,18 +369,16 @@ def is_silent(port: int) -> bool:
     return False
 
 
-def test_connections_are_counted_and_silent_ones_are_cut(own, monkeypatch):
-    monkeypatch.setattr("abaton.listening.Impatient.head_seconds", 1.0)
-    port, bounds = free_port(), Bounds(each=3)
-    config = configure(
-        Gate(dial("127.0.0.1:1", own.authority, bounds), bounds), bounds, settings(own, port, 1)
-    )
+def test_connections_are_counted_and_silent_ones_are_cut(own):
+    port, bounds = free_port(), Bounds(each=3, head_seconds=1.0)
+    gate = Gate(dial("127.0.0.1:1", own.authority, bounds), bounds, ANYBODY)
+    config = configure(gate, bounds, settings(own, port, 1))
     with listening(config):
         first = [connected(own, port) for _ in range(5)]
         assert sum(map(is_open, first)) == 3, "the others were turned away at once"
         until(lambda: not any(map(is_open, first)))
         with httpx.Client(verify=trusted(own)) as node:
-            assert node.post(f"https://127.0.0.1:{port}/v1/fleet/get-run").status_code == 502
+            assert node.post(f"https://127.0.0.1:{port}/v1/fleet/pull-object").status_code == 502
         for each in first:
             each.close()
 
@@ -312,7 +402,7 @@ def is_open(line: ssl.SSLSocket) -> bool:
 def test_a_certificate_may_be_for_the_name_that_sites_dial_alone(tmp_path):
     named = issue(tmp_path / "named", ["centre.example.org"], datetime.now(UTC))
     port, bounds = free_port(), Bounds()
-    gate = Gate(dial("127.0.0.1:1", named.authority, bounds), bounds)
+    gate = Gate(dial("127.0.0.1:1", named.authority, bounds), bounds, ANYBODY)
     with listening(configure(gate, bounds, settings(named, port, 1))):
         at = f"127.0.0.1:{port}"
         assert Door("gate", at, named.authority, 404, "centre.example.org").trouble() == ""

@@ -48,7 +48,7 @@ class Odd(Learner):
                 time.sleep(0.3)
             case "listener":
                 end = time.monotonic() + 30
-                while rest[0].committed() < 1000 and time.monotonic() < end:
+                while rest[0].committed() < 5 and time.monotonic() < end:
                     time.sleep(0.05)
                 return Update(made.payload, rest[0].committed(), made.loss)
         return made

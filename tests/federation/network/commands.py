@@ -75,19 +75,19 @@ class Federation:
     def serve(self, *words: str) -> None:
         """Start the centre and wait until it is there."""
         self.start(
-            "centre", "serve", "--engine", "flower", "--study", self.folder / "study.toml", "--store", self.store,
-            "--sites", str(len(self.sites)), *words,
+            "centre", "serve", "study", self.folder / "study.toml", "--store", self.store,
+            "--at-least", str(len(self.sites)), *words,
         )  # fmt: skip
         self.until(lambda: "the centre listens at" in self.said("centre"), "start")
 
     def join(self, site: str, document: Path) -> None:
-        """Invite a site, let it join, admit its keys."""
+        """Invite a site, let it join, admit its key."""
         invitation, member = self.folder / f"{site}.invitation", self.folder / "members" / site
         self.call("centre", "keys", "invite", site, "--store", self.store, "-o", invitation)
-        self.start(site, "site", "join", invitation, "--site", document, "--folder", member)
-        keys = member / f"{site}.keys"
-        self.until(keys.exists, f"{site} makes its keys")
-        self.call("centre", "keys", "admit", site, keys, "--store", self.store)
+        self.start(site, "site", "join", invitation, "--site", document, "--home", member)
+        key = member / f"{site}.node"
+        self.until(key.exists, f"{site} makes its key")
+        self.call("centre", "keys", "admit", site, key, "--store", self.store)
 
     def ended(self) -> str:
         """Wait until the centre has ended; the name of its run."""

@@ -15,6 +15,7 @@ def rounds(four) -> Demonstration:
     """The four hospitals on a ground of their own, so that the study can be another one: synchronous rounds."""
     file = four.sites[0].parent.parent / "study.toml"
     text = file.read_text().replace("rounds = 16", 'rounds = 3\npolicy = "SyncDVW"')
+    text += '\n[learning.explanation]\nimportance = 1\ndependence = ["age", "sex"]\npoints = 3\n'
     file.write_text(text)
     for site in four.sites:
         site.write_text(site.read_text().replace('registry = "consents.db"', 'ground = "a vote"'))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import subprocess
 import tempfile
@@ -15,21 +13,32 @@ from abaton.site import load_site, open_site
 from abaton.study import Study, load_study
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "heart"
-SITES = ("cleveland", "hungary", "switzerland", "long-beach")
+FILES = {
+    "cleveland": "processed.cleveland.data",
+    "hungary": "processed.hungarian.data",
+    "switzerland": "processed.switzerland.data",
+    "long-beach": "processed.va.data",
+}
+SITES = tuple(FILES)
 CANARY = "Canaria-Serinus"
 SOME = 30  # people of each hospital whose ids and pseudonyms are looked for; everybody's name is
 
 
 def write_hospitals(shared: Path, folder: Path, changes: dict[str, str]) -> Study:
-    """Four hospitals with records of their own folder, and the study with some lines changed."""
-    spec = importlib.util.spec_from_file_location("convert", EXAMPLE / "convert.py")
-    convert = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(convert)
+    """Four hospitals with files of their own that hold names, and the study with some lines changed."""
     (folder / "sites").mkdir(parents=True)
-    convert.convert(shared / "data" / "heart", folder / "records")
-    for name in SITES:
-        _plant(folder / "records" / name / "Patient.ndjson", name)
+    (folder / "files").mkdir()
+    for name, file in FILES.items():
+        _plant(shared / "data" / "heart" / file, folder / "files" / file, name)
         (folder / "sites" / f"{name}.toml").write_text((EXAMPLE / "sites" / f"{name}.toml").read_text())
+    mapping = (EXAMPLE / "mapping.toml").read_text()
+    for old, new in {
+        'header = ["age"': 'header = ["who", "family", "age"',
+        'sex = "sex"': 'subject = "who"\nsex = "sex"',
+    }.items():
+        assert old in mapping
+        mapping = mapping.replace(old, new)
+    (folder / "mapping.toml").write_text(mapping)
     (folder / "study.key").write_bytes(bytes(range(32)))
     (folder / "study.key").chmod(0o600)
     text = (EXAMPLE / "study.toml").read_text()
@@ -40,20 +49,14 @@ def write_hospitals(shared: Path, folder: Path, changes: dict[str, str]) -> Stud
     return load_study(folder / "study.toml")
 
 
-def _plant(file: Path, name: str) -> None:
-    lines = []
-    for i, line in enumerate(file.read_text().splitlines()):
-        patient = json.loads(line)
-        patient["name"] = [{"family": f"{CANARY}-{name}-{i}"}]
-        patient["identifier"] = [{"system": "urn:abaton:canary", "value": f"{CANARY}/{i}"}]
-        lines.append(json.dumps(patient))
-    file.write_text("\n".join(lines) + "\n")
+def _plant(source: Path, target: Path, name: str) -> None:
+    rows = [line for line in source.read_text().splitlines() if line]
+    target.write_text("".join(f"{name}-{i},{CANARY}-{name}-{i},{row}\n" for i, row in enumerate(rows, 1)))
 
 
 def secrets_of(folder: Path, study: Study) -> Iterator[bytes]:
     """What must not be found anywhere outside of a hospital: names, numbers, ids, pseudonyms, whole records."""
     yield CANARY.encode()
-    yield b"urn:abaton:canary"
     yield b'"resourceType"'
     for name in SITES:
         site = open_site(load_site(folder / "sites" / f"{name}.toml"), study, datetime.now(UTC))

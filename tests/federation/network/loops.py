@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.engines.flower.loop import LoopPost
+from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.engines.flower import Place
-from abaton.engines.flower.nodes import ROLES
 from abaton.federation.network import Controller, StudyDesk, Submission, Wish
 from abaton.site import load_site
 from abaton.store import RunRow, Store
@@ -25,10 +24,11 @@ class Loop:
         for path in sites:
             file = load_site(path)
             name = file.document.site.id
-            for role in ROLES:
-                place = Place(role, folder / "members" / name, study.hash)
-                node = len(desks) + 1
-                desks[node], admitted[str(node)] = StudyDesk(file, study, place), (name, role)
+            node, home = len(desks) + 1, folder / "members" / name
+            admitted[str(node)] = name
+            desks[node] = TwoDesks(
+                lambda role, file=file, home=home: StudyDesk(file, study, Place(role, home, study.hash))
+            )
         self.post = LoopPost(desks)
         (folder / "network" / "logs").mkdir(parents=True, exist_ok=True)
         (folder / "network" / "admitted.json").write_text(json.dumps(admitted))

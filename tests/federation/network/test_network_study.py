@@ -14,9 +14,11 @@ from abaton.errors import Refused
 from abaton.federation import StudyOptions, run_study
 from abaton.federation.network import FIELDS, Wish
 from abaton.federation.network.fields import fields_of
+from abaton.federation.network.keeping import Folder
 from abaton.governance import Registry, metadata
 from abaton.learning import Reply, Request
-from abaton.site import load_site, open_site
+from abaton.site import load_site, open_site, subject_tag
+from abaton.site.opening import tags_key
 from abaton.store import Database, Journal, Store
 
 WISH = Wish(sites=4, seed=5, resamples=0, poll=0.0)
@@ -40,6 +42,8 @@ def test_a_network_gives_the_same_digests_and_measures_as_one_machine(rounds, st
     assert there.recipe["tables"] != here.recipe["tables"], "each site has a key of its own for each run"
     assert there.recipe["anonymity"] == here.recipe["anonymity"]
     assert there.result["evaluation"] == here.result["evaluation"]
+    assert there.result["explanation"] == here.result["explanation"]
+    assert there.result["explanation"]["sites"] == ["athens", "kos", "pergamon", "trikala"]
     assert [each["auroc"] for each in there.result["progress"]] == [
         each["auroc"] for each in here.result["progress"]
     ]
@@ -132,20 +136,31 @@ def test_a_run_that_was_cut_off_is_gone_on_with(four, store, tmp_path):
     row = loop.run(store)
     assert row.status == "finished"
     assert [each.run for each in store.runs()] == [row.run]
-    assert f"run {row.run} is gone on with" in loop.said
+    assert f"run {row.run} is resumed" in loop.said
 
 
 def test_who_withdraws_is_out_of_the_file_too(four, store, tmp_path):
     loop = Loop(tmp_path, four.study, four.sites, WISH)
     registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
-    sizes = []
+    sizes, left, stayed = [], set(), []
+    file = load_site(four.sites[0])
 
     def fate(desk, parcel):
-        if parcel.kind == "train" and desk.name == "athens":
-            sizes.extend(path.stat().st_size for path in (tmp_path / "members" / "athens").glob("*/member.*"))
+        if parcel.kind != "train" or desk.name != "athens":
+            return
+        for path in (tmp_path / "members" / "athens").glob("*/member.*"):
+            sizes.append(path.stat().st_size)
             if len(sizes) == 2:
-                for person in list(registry.subjects(four.study.study.id))[:20]:
+                left.update(list(registry.subjects(four.study.study.id))[:20])
+                for person in left:
                     registry.withdraw(person, four.study.study.id, datetime.now(UTC))
+            if (
+                len(sizes) > 3
+            ):  # the task after they left has been done: ids, test rows and groups are gone, too
+                member = Folder(path.parent).kept(file).member
+                stayed.append({subject_tag(tags_key(file), patient) for patient in member.people.values()})
+                assert set(member.everybody) <= set(member.people)
+                assert all(len(of) == len(member.test.subjects) for of in member.groups.values())
 
     loop.post.fate = fate
     row = loop.run(store)
@@ -157,21 +172,27 @@ def test_who_withdraws_is_out_of_the_file_too(four, store, tmp_path):
     ]
     assert examples[0] > examples[-1]
     assert sizes[-1] < sizes[0]
+    assert len(left) == 20
+    assert stayed
+    assert not left & set().union(*stayed)
 
 
 def test_every_answer_holds_listed_fields_only_and_every_listed_field_is_used(rounds, store, tmp_path):
-    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    loop = Loop(tmp_path, rounds.study, rounds.sites, replace(WISH, resamples=20))
+    spoilt = Parcel("answer", {"holds": []}, {"body": b'{"gain": [[1, 2], "x"]}'})
+    loop.post.fate = lambda desk, parcel: spoilt if (desk.name, parcel.kind) == ("kos", "gain") else None
     seen: dict[str, set[str]] = {}
 
     class Listening:
-        nodes, collect = loop.post.nodes, loop.post.collect
+        nodes, collect, silence = loop.post.nodes, loop.post.collect, loop.post.silence
 
         def send(self, node: int, parcel: Parcel, ttl: float) -> str:
             letter = loop.post.send(node, parcel, ttl)
             seen.setdefault(parcel.kind, set()).update(fields_of(loop.post.answers[letter]))
             return letter
 
-    loop.run(store, Listening())
+    row = loop.run(store, Listening())
+    assert set(row.result["evaluation"]["gains"]["sites"]) == {"athens", "pergamon", "trikala"}
     assert all(names <= set(FIELDS[kind]) for kind, names in seen.items())
     assert {kind: set(FIELDS[kind]) for kind in seen} == seen
     assert set(seen) == set(FIELDS) - {"tell"}
@@ -192,7 +213,7 @@ def test_no_name_id_pseudonym_or_record_is_in_any_answer(rounds, store, tmp_path
     loop, said = Loop(tmp_path, rounds.study, rounds.sites, WISH), bytearray()
 
     class Listening:
-        nodes, collect = loop.post.nodes, loop.post.collect
+        nodes, collect, silence = loop.post.nodes, loop.post.collect, loop.post.silence
 
         def send(self, node: int, parcel: Parcel, ttl: float) -> str:
             letter = loop.post.send(node, parcel, ttl)
@@ -250,3 +271,16 @@ def test_a_judgement_that_is_not_readable_is_not_counted(rounds, store, tmp_path
     row = loop.run(store)
     (line,) = [each for each in row.result["evaluation"]["lines"] if each["of"] == "all"]
     assert line["sites"] == 3
+
+
+@pytest.mark.parametrize(
+    "spoilt", [b"{}", b'{"why": "", "explained": {"subjects": 9, "told": [], "shuffled": {}, "means": {}}}']
+)
+def test_an_explanation_that_is_not_readable_is_left_out(rounds, store, tmp_path, spoilt):
+    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    other = Parcel("answer", {}, {"body": spoilt})
+    loop.post.fate = lambda desk, parcel: other if (desk.name, parcel.kind) == ("kos", "explain") else None
+    told = loop.run(store).result["explanation"]
+    assert told["left_out"] == {"kos": "unreadable answer"}
+    assert told["sites"] == ["athens", "pergamon", "trikala"]
+    assert told["importance"]

@@ -14,7 +14,7 @@ from tests.federation.network.commands import Federation
 from tests.federation.network.hosts import hosts
 
 from abaton.engines.flower.certificates import Certificates, issue
-from abaton.engines.flower.keeper import surroundings
+from abaton.engines.flower.programs import surroundings
 from abaton.federation import StudyOptions, run_study
 from abaton.store import Store
 

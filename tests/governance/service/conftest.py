@@ -11,7 +11,7 @@ import pytest
 from tests.governance.conftest import DOCUMENT, NOW, STUDY, WHEN, asking, drawing, person
 
 from abaton.governance import Audit, Inbox, Outbox, Registry, Ring, SenderRole, Senders, metadata
-from abaton.site import CentreClient
+from abaton.site import CentreClient, Web
 from abaton.site.patience import Clock, Patience
 from abaton.store import Database
 
@@ -60,13 +60,16 @@ def address(house):
 
 def client_of(address, ring, centre, **more):
     clock = Clock(now=lambda: NOW.timestamp(), sleep=lambda seconds: None)
-    options = {"patience": Patience(timeout=20, retries=2), "clock": clock, "part": 100, **more}
-    made = CentreClient(address, centre.public, ring.signing, **options)
-    _OPEN.append(made)
-    return made
+    part, options = (
+        more.pop("part", 100),
+        {"patience": Patience(timeout=20, retries=2), "clock": clock, **more},
+    )
+    web = Web(address, keeps_line=True, **options)
+    _OPEN.append(web)
+    return CentreClient(web, centre.public, ring.signing, part=part)
 
 
-_OPEN: list[CentreClient] = []
+_OPEN: list[Web] = []
 
 
 @pytest.fixture(autouse=True)
@@ -91,8 +94,7 @@ def outbox(tmp_path):
     with Database(tmp_path / "site.db", metadata) as database:
         registry = Registry(database)
         registry.publish(STUDY, DOCUMENT, NOW, ends=None, keep_until=None)
-        registry.opt_in(person("ann"), NOW)
-        registry.enrol(person("ann"), STUDY, DOCUMENT, NOW)
+        registry.enrol({person("ann"): None}, STUDY, DOCUMENT, NOW)
         yield Outbox(tmp_path / "outbox", database)
 
 

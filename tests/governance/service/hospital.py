@@ -15,12 +15,14 @@ import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.study.long_form import long_starter
+
 from abaton.cli import main
 from abaton.governance import Registry, Ring, SenderRole, Senders, metadata
 from abaton.governance.keys import lock, write_public, write_ring
-from abaton.governance.times import stamp
+from abaton.governance.words import stamp
 from abaton.store import Database
-from abaton.study import load_study, starter
+from abaton.study import load_study
 
 PHRASE = "a long enough sentence"
 IDS = ("mrn-4701", "mrn-4702", "mrn-4703")
@@ -82,7 +84,7 @@ class Place:
         for name in ("study.key", "tags.key"):
             (self.hospital / name).write_bytes(os.urandom(32))
             (self.hospital / name).chmod(0o600)
-        text = starter("study.toml", datetime.now(UTC).date(), identifier="heart-2026")
+        text = long_starter(datetime.now(UTC).date(), identifier="heart-2026")
         text = text.replace('shares = ["updates"] ', 'shares = ["records", "updates"] ')
         text = text.replace('identity = "pseudonym" ', 'identity = "pseudo-identity" ')
         (self.hospital / "study.toml").write_text(text)
@@ -103,8 +105,8 @@ class Place:
     def serve(self, point: str = "") -> str:
         """Start the service as a process of its own; its address."""
         words = (
-            "serve", "--governance", self.centre_url, "--keys", "centre.keys", "--port", "0", "--inbox", "inbox",
-            "--passphrase-env", "PHRASE",
+            "serve", "intake", "--database", self.centre_url, "--keys", "centre.keys", "--port", "0",
+            "--inbox", "inbox", "--passphrase-env", "PHRASE",
         )  # fmt: skip
         server = Process(words, self.research, self._log(), point)
         self.servers.append(server)

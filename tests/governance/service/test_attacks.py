@@ -25,14 +25,14 @@ from abaton.governance import (
     Denied,
     Header,
     RefusalCode,
-    Room,
     SenderRole,
     make_consent,
     schema,
     seal,
     verify,
 )
-from abaton.governance.senders import Asked, authorisation
+from abaton.governance.senders import Asked, signed_headers
+from abaton.governance.service.centre import Room
 from abaton.governance.statements import write_order
 from abaton.site import CentreAway
 
@@ -68,38 +68,43 @@ def check_audit(inbox, *expected: tuple[str, int]) -> None:
     assert SECRET.decode() not in "".join(body for _, body, _ in Audit(inbox.database).rows())
 
 
-def signed_headers(client, method, target, body=b"", when=NOW, signer=None, nonce=None, centre=None):
-    asked = Asked.of(centre or client.ring.signing.id, method, target, body)
-    return {"authorization": authorisation(signer or client.signer, asked, when, nonce or os.urandom(16))}
+def signed(client, method, target, body=b"", when=NOW, signer=None, nonce=None, centre=None):
+    path, _, query = target.partition("?")
+    asked = Asked.of(centre or client.ring.signing.id, method, path, query, body)
+    return signed_headers(signer or client.signer, asked, when, nonce or os.urandom(16))
 
 
 # who asks
 
 
 def test_a_request_that_was_recorded_cannot_be_made_again(client, address, inbox):
-    headers = signed_headers(client, "GET", "/v1/account")
+    headers = signed(client, "GET", "/v1/account")
     assert httpx.get(f"{address}/v1/account", headers=headers).status_code == 200
     again = httpx.get(f"{address}/v1/account", headers=headers)
     assert (again.status_code, again.json()["code"]) == (401, "replayed")
-    assert again.headers["www-authenticate"] == "Abaton"
+    assert again.headers["www-authenticate"] == "Signature"
     check_audit(inbox, ("replayed", 401))
 
 
 def test_a_signature_is_for_one_request_at_one_centre_and_now(client, address, inbox, stranger, site):
     target, order = "/v1/account", []
-    forged = signed_headers(client, "GET", target, signer=stranger.signing)["authorization"]
+    forged = signed(client, "GET", target, signer=stranger.signing)
+    named = forged["signature-input"].replace(stranger.signing.id, site.signing.id)
+    own = signed(client, "GET", target)
     cases = [
         ({}, "unsigned"),
         ({"authorization": "Bearer x"}, "unsigned"),
-        ({"authorization": forged}, "unknown-sender"),
-        ({"authorization": forged.replace(stranger.signing.id, site.signing.id)}, "forged"),
-        (signed_headers(client, "POST", target), "forged"),
-        (signed_headers(client, "GET", "/v1/studies"), "forged"),
-        (signed_headers(client, "GET", f"{target}?x=1"), "forged"),
-        (signed_headers(client, "GET", target, b"other body"), "forged"),
-        (signed_headers(client, "GET", target, centre=stranger.signing.id), "forged"),
-        (signed_headers(client, "GET", target, when=NOW - DAY), "expired"),
-        (signed_headers(client, "GET", target, when=NOW + DAY), "expired"),
+        ({"signature": own["signature"]}, "unsigned"),
+        ({**own, "signature-input": own["signature-input"].replace('"@query" ', "")}, "unsigned"),
+        (forged, "unknown-sender"),
+        ({**forged, "signature-input": named}, "forged"),
+        (signed(client, "POST", target), "forged"),
+        (signed(client, "GET", "/v1/studies"), "forged"),
+        (signed(client, "GET", f"{target}?x=1"), "forged"),
+        (signed(client, "GET", target, b"other body"), "forged"),
+        (signed(client, "GET", target, centre=stranger.signing.id), "forged"),
+        (signed(client, "GET", target, when=NOW - DAY), "expired"),
+        (signed(client, "GET", target, when=NOW + DAY), "expired"),
     ]
     for headers, code in cases:
         answer = httpx.get(f"{address}{target}", headers=headers)
@@ -110,7 +115,7 @@ def test_a_signature_is_for_one_request_at_one_centre_and_now(client, address, i
 
 def test_a_body_that_was_changed_on_its_way(client, address, inbox):
     body = json.dumps({"digest": "ab" * 32, "size": 10}).encode()
-    headers = {**signed_headers(client, "POST", "/v1/uploads", body), **JSON}
+    headers = {**signed(client, "POST", "/v1/uploads", body), **JSON}
     answer = httpx.post(f"{address}/v1/uploads", headers=headers, content=body.replace(b"10", b"11"))
     assert (answer.status_code, answer.json()["code"]) == (401, "forged")
     check_audit(inbox, ("forged", 401))
@@ -122,7 +127,7 @@ def test_an_envelope_of_somebody_else(client, address, inbox, stranger, centre, 
     refused(lambda: bring(theirs, envelope(site, centre), tmp_path), RefusalCode.FORGED)
     bring(client, data := envelope(site, centre), tmp_path)
     refused(
-        lambda: theirs._ask("GET", f"/v1/uploads/{hashlib.sha256(data).hexdigest()}"), RefusalCode.NOT_FOUND
+        lambda: theirs.ask("GET", f"/v1/uploads/{hashlib.sha256(data).hexdigest()}"), RefusalCode.NOT_FOUND
     )
     check_audit(inbox, ("forged", 403), ("not-found", 404))
 
@@ -220,7 +225,7 @@ def test_a_consent_that_expired_before_the_upload(inbox, site, centre, tmp_path)
 
     with served(Centre(inbox, now=lambda: NOW + 60 * DAY)) as address:
         client = client_of(address, site, centre)
-        object.__setattr__(client.clock, "now", lambda: (NOW + 60 * DAY).timestamp())
+        object.__setattr__(client.web.clock, "now", lambda: (NOW + 60 * DAY).timestamp())
         error = refused(lambda: bring(client, envelope(site, centre), tmp_path), RefusalCode.NO_CONSENT)
     assert error.reason == "expired"
     check_audit(inbox, ("no-consent", 403))
@@ -249,7 +254,8 @@ def test_a_withdrawal_races_uploads(client, address, inbox, site, centre, tmp_pa
     for thread in threads:
         thread.join()
     accepted = [answer for answer in taken if isinstance(answer, dict)]
-    assert {answer for answer in taken if not isinstance(answer, dict)} <= {RefusalCode.NO_CONSENT}
+    refusals = {answer for answer in taken if not isinstance(answer, dict)}
+    assert refusals <= {RefusalCode.NO_CONSENT, RefusalCode.NOT_FOUND}  # the latter: given up under way
     assert len(taken) == 6
     assert receipt["body"]["records"] == len(accepted)
     assert inbox.received(STUDY) == []
@@ -277,7 +283,7 @@ def test_injections_in_every_field(client, address, inbox, site):
             for place in list(_places(form)):
                 for nasty in NASTY[:: 1 if target == "/v1/uploads" else 4]:
                     body = json.dumps(_exchanged(form, place, nasty)).encode()
-                    headers = {**signed_headers(client, "POST", target, body), **JSON}
+                    headers = {**signed(client, "POST", target, body), **JSON}
                     _check_refused(line.post(address + target, content=body, headers=headers), nasty)
         for method, shape in [
             ("GET", "/v1/studies/{}"), ("GET", "/v1/uploads/{}"), ("DELETE", "/v1/uploads/{}"),
@@ -286,7 +292,7 @@ def test_injections_in_every_field(client, address, inbox, site):
         ]:  # fmt: skip
             for nasty in NASTY[:-2]:
                 target = shape.format(quote(nasty.encode("utf-8", "surrogatepass"), safe=""))
-                headers = signed_headers(client, method, target)
+                headers = signed(client, method, target)
                 _check_refused(line.request(method, address + target, headers=headers), nasty)
     assert sorted(inbox.folder.parent.rglob("*")) == before
     assert _tables(inbox) == tables
@@ -341,19 +347,20 @@ def test_whatever_is_too_large(house, inbox, site, centre, tmp_path):
 
         def announce(size, number=0):
             told = json.dumps({"digest": f"{number:064x}", "size": size}).encode()
-            return client._ask("POST", "/v1/uploads", told, JSON)
+            return client.ask("POST", "/v1/uploads", told, JSON)
 
         refused(lambda: announce(2001), RefusalCode.TOO_LARGE)
         announce(1500, 1)
         refused(lambda: announce(1501, 2), RefusalCode.QUOTA)
         announce(10, 2)
         refused(lambda: announce(10, 3), RefusalCode.QUOTA)
-        refused(lambda: client._ask("PUT", f"/v1/uploads/{2:064x}/parts/0", b"x" * 11), RefusalCode.TOO_LARGE)
+        refused(lambda: client.ask("PUT", f"/v1/uploads/{2:064x}/parts/0", b"x" * 11), RefusalCode.TOO_LARGE)
         refused(
-            lambda: client._ask("PUT", f"/v1/uploads/{1:064x}/parts/0", b"x" * 1001), RefusalCode.TOO_LARGE
+            lambda: client.ask("PUT", f"/v1/uploads/{1:064x}/parts/0", b"x" * 1001), RefusalCode.TOO_LARGE
         )
-        refused(lambda: client._ask("POST", "/v1/consents", b" " * 4001, JSON), RefusalCode.TOO_LARGE)
-        chunked = httpx.post(f"{address}/v1/consents", content=iter([b"x" * 1000] * 10))
+        refused(lambda: client.ask("POST", "/v1/consents", b" " * 4001, JSON), RefusalCode.TOO_LARGE)
+        headers = signed(client, "POST", "/v1/consents", b"x" * 10_000)
+        chunked = httpx.post(f"{address}/v1/consents", content=iter([b"x" * 1000] * 10), headers=headers)
         assert (chunked.status_code, chunked.json()["code"]) == (413, "too-large")
     small, large = ("quota", 403), ("too-large", 413)
     check_audit(inbox, large, small, small, large, large, large, large)
@@ -365,7 +372,36 @@ def _socket(address):
     return made
 
 
-def test_slow_requests_are_cut_off(house, inbox):
+def _begun(client, size: int, start: bytes = b"{", **more) -> bytes:
+    """The beginning of a consent that is signed, and of which the rest is missing."""
+    headers = {"Host": "x", "Content-Length": str(size), **signed(client, "POST", "/v1/consents"), **more}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST /v1/consents HTTP/1.1\r\n{lines}\r\n".encode() + start
+
+
+def test_nothing_of_a_strangers_body_is_waited_for(house, inbox, client):
+    with served(house(body_seconds=60)) as address:
+        for stranger in ({"signature": ""}, {"signature-input": "x"}, {"content-digest": "sha-256=:AAAA:"}):
+            with _socket(address) as slow:
+                slow.sendall(_begun(client, 4000, **stranger))
+                start, answer = time.monotonic(), slow.recv(4096)
+                assert answer.startswith(b"HTTP/1.1 401 ")
+                assert time.monotonic() - start < 20  # the body never comes, and nobody waits for it
+                assert b"connection: close" in answer.lower()
+    check_audit(inbox, ("unsigned", 401), ("unsigned", 401), ("forged", 401))
+
+
+def test_a_body_that_was_not_signed_is_refused_whoever_signed_the_head(client, address, inbox):
+    headers = signed(client, "POST", "/v1/uploads", b'{"digest":"%s","size":10}' % (b"0" * 64))
+    other = httpx.post(
+        f"{address}/v1/uploads", headers=headers, content=b'{"digest":"%s","size":9}' % (b"1" * 64)
+    )
+    assert (other.status_code, other.json()["code"]) == (401, "forged")
+    (entry,) = [e for e in Audit(inbox.database).entries() if e["action"] == "request-refused"]
+    assert entry["actor"] == ""  # not said of the site whose signature it bears
+
+
+def test_slow_requests_are_cut_off(house, inbox, client):
     with served(house(head_seconds=0.5, body_seconds=0.5)) as address:
         for start in (b"", b"GET /v1/health HT"):
             with _socket(address) as slow:
@@ -373,7 +409,7 @@ def test_slow_requests_are_cut_off(house, inbox):
                 with contextlib.suppress(ConnectionResetError):
                     assert slow.recv(100) == b""  # closed, and never answered
         with _socket(address) as slow:
-            slow.sendall(b"POST /v1/consents HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            slow.sendall(_begun(client, 100))
             answer = b""
             while piece := slow.recv(4096):
                 answer += piece
@@ -410,7 +446,7 @@ def test_a_second_slow_request_on_an_open_line(house):
 
 def test_more_than_can_wait_is_sent_away(house, inbox, client):
     with served(house(concurrent=1, waiting=0, body_seconds=5)) as address, _socket(address) as slow:
-        slow.sendall(b"POST /v1/consents HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        slow.sendall(_begun(client, 100))
         deadline = time.monotonic() + 10
         while (
             answer := httpx.get(f"{address}/v1/health")
@@ -420,12 +456,52 @@ def test_more_than_can_wait_is_sent_away(house, inbox, client):
         assert "retry-after" in answer.headers
 
 
-def test_a_flood_of_strangers_does_not_fill_the_chain(house, inbox):
-    with served(house()) as address, httpx.Client() as line:
+def test_a_flood_of_strangers_does_not_fill_the_chain(inbox):
+    """A hundred are told one by one; then one entry in ten minutes says how many there were, for ever."""
+    from abaton.governance.service import Centre, Limits
+
+    ticks = [0.0]
+    centre = Centre(inbox, Limits(address_rate=1e6), now=lambda: NOW, tick=lambda: ticks[0])
+
+    def told() -> list[dict]:
+        return [e for e in Audit(inbox.database).entries() if e["action"] == "request-refused"]
+
+    with served(centre) as address, httpx.Client() as line:
         for _ in range(150):
             assert line.get(f"{address}/v1/account").status_code == 401
-    entries = [e for e in Audit(inbox.database).entries() if e["action"] == "request-refused"]
-    assert 100 <= len(entries) < 150
+        assert len(told()) == 100
+        for _ in range(20):  # three hours and twenty minutes, 10 requests in each ten minutes
+            ticks[0] += 600
+            for _ in range(10):
+                line.get(f"{address}/v1/account")
+    entries = told()
+    assert len(entries) == 120
+    assert sum(e["detail"].get("untold", 0) for e in entries) == 50 + 19 * 9
+
+
+def test_a_flood_of_a_known_sender_does_not_fill_the_chain_either(inbox, client, monkeypatch):
+    from abaton.governance.service import Centre, Limits, guard
+
+    monkeypatch.setattr(guard, "_TOLD_OF_SENDERS", (1 / 60, 5))
+    centre = Centre(inbox, Limits(), now=lambda: NOW, tick=lambda: 0.0)
+    with served(centre) as address, httpx.Client() as line:
+        for _ in range(12):
+            answer = line.get(f"{address}/v1/nothing", headers=signed(client, "GET", "/v1/nothing"))
+            assert answer.status_code == 404
+        assert line.get(f"{address}/v1/account").status_code == 401  # strangers are counted by themselves
+    assert refusals(inbox.database) == [("no-such-path", 404)] * 5 + [("unsigned", 401)]
+
+
+def test_a_link_in_the_inbox_leads_nowhere(client, inbox, tmp_path):
+    """A folder that somebody else could write to before must not let parts be written elsewhere."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"")
+    (inbox.folder / f"{7:064x}.part").symlink_to(victim)
+    told = json.dumps({"digest": f"{7:064x}", "size": 10}).encode()
+    client.ask("POST", "/v1/uploads", told, JSON)
+    with pytest.raises((Denied, CentreAway)):
+        client.ask("PUT", f"/v1/uploads/{7:064x}/parts/0", b"0123456789")
+    assert victim.read_bytes() == b""
 
 
 # failures
@@ -450,7 +526,7 @@ def test_a_failure_shows_nothing(client, inbox, address, monkeypatch, site, capl
     assert (answer.status_code, answer.json()["code"]) == (503, "busy")
     assert SECRET.decode() not in answer.text
     with pytest.raises(CentreAway):
-        client.studies()
+        client.ask("GET", "/v1/studies")
 
 
 def test_entries_edited_in_the_database_are_found(client, inbox, centre, site, tmp_path):
@@ -477,10 +553,10 @@ def test_unknown_paths_and_methods(client, address, inbox):
         ("GET", "/nothing", 404, "no-such-path"),
         ("PATCH", "/v1/account", 405, "no-such-method"),
     ]:
-        answer = httpx.request(method, address + target, headers=signed_headers(client, method, target))
+        answer = httpx.request(method, address + target, headers=signed(client, method, target))
         assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert httpx.get(f"{address}/docs").status_code == 401
     for body in (b"", b"{", b"[" * 100_000, b"NaN", b"\xff", b'{"digest":1e999,"size":{}}'):
-        headers = {**signed_headers(client, "POST", "/v1/uploads", body), **JSON}
+        headers = {**signed(client, "POST", "/v1/uploads", body), **JSON}
         answer = httpx.post(f"{address}/v1/uploads", content=body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (422, "malformed")

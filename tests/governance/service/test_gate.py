@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from abaton.errors import Refused, SettingsError
-from abaton.governance.refusals import RefusalCode
 from abaton.governance.service import Listen, make_app
-from abaton.governance.service.centre import STATUS, Rates, Refusal, Trouble
+from abaton.governance.service.guard import STATUS, Rates, Refusal, Trouble
+from abaton.governance.words import RefusalCode
 
 
 def test_it_listens_to_the_network_only_over_tls(tmp_path):
@@ -21,7 +21,7 @@ def test_it_listens_to_the_network_only_over_tls(tmp_path):
             Listen(host).check()
         Listen(host, behind_proxy=True).check()
     certificate = tmp_path / "chain.pem"
-    with pytest.raises(SettingsError, match="by half"):
+    with pytest.raises(SettingsError, match="only half"):
         Listen("0.0.0.0", certificate=certificate).check()
     with pytest.raises(SettingsError, match="cannot be read"):
         Listen("0.0.0.0", certificate=certificate, key=certificate).check()

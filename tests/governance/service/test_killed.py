@@ -81,13 +81,13 @@ def check_sent(place, people: int = 2) -> None:
 SERVER_POINTS = [
     f"governance.{module}:{owner}:{name}:{moment}:1"
     for module, owner, name in [
-        ("senders", "Asked", "of"),
-        ("inbox", "Uploads", "announce"),
+        ("service.centre", "Centre", "caller"),
+        ("service.centre", "Uploads", "announce"),
         ("inbox", "Inbox", "add_part"),
-        ("inbox", "Uploads", "finish"),
+        ("service.centre", "Uploads", "finish"),
         ("inbox", "Inbox", "_take"),
         ("inbox", "Inbox", "path"),
-        ("inbox", "Uploads", "_forget"),
+        ("service.centre", "Uploads", "_forget"),
     ]
     for moment in ("before", "after")
 ]
@@ -110,12 +110,12 @@ def test_the_site_is_killed_at_every_step_of_an_upload(place):
     lives = 0
     for name in [
         "governance.outbox:Outbox:put",
-        "site.centre:CentreClient:_once",
+        "site.centre:CentreClient:ask",
         "site.centre:CentreClient:upload",
         "governance.outbox:Outbox:settle",
     ]:
         for moment in ("before", "after"):
-            for nth in (1, 2, 3, 4, 5) if name.endswith("_once") else (1,):
+            for nth in (1, 2, 3, 4, 5) if name.endswith(":ask") else (1,):
                 lives += killed(place, f"{name}:{moment}:{nth}", "send", "study.toml")
     assert lives >= 6
     place.site("send", "study.toml")
@@ -154,7 +154,7 @@ def test_the_service_is_killed_around_a_deletion(place, moment):
     place.stop()
     ann = subject_tag((place.hospital / "tags.key").read_bytes(), IDS[0])
     words: tuple[str, ...] = ("withdraw", "study.toml", IDS[0])
-    for name in ("_delete", "carry_out", "delete"):
+    for name in ("_delete", "_carry_out", "delete"):
         place.serve(f"governance.inbox:Inbox:{name}:{moment}:1")
         done = place.site(*words, code=1)
         assert "the-centre" in done.stdout

@@ -96,6 +96,15 @@ def everywhere(place: Place) -> dict[Path, bytes]:
     return found
 
 
+def log_of(place: Place) -> bytes:
+    """The write-ahead log of PostgreSQL, which no deletion reaches; nothing where the databases are files."""
+    parts = make_url(place.vault_url)
+    if parts.get_backend_name() != "postgresql":
+        return b""
+    folder = Path(str(parts.query["host"])) / "data" / "pg_wal"
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file())
+
+
 def scan(place: Place, secrets: dict[str, bytes]) -> set[str]:
     """Which of some secrets are found, in any form, in any file."""
     files = everywhere(place)
@@ -190,6 +199,11 @@ def test_from_consent_to_nothing_left(place):
     dumps(place, place.folder / "after")
     assert scan(place, secrets) == set()
     assert scan(place, stays) == set(stays)
+
+    # what a server's own log keeps until it is recycled: nothing that says who it was
+    logged = log_of(place)
+    for name in ("identity", "name", "record", "envelope", "wrapped key"):
+        assert not any(form in logged for form in forms(secrets[name])), name
 
     # a backup of the rows from before is of no use: the key is gone, and was never in it
     kept = place.folder.with_name(place.folder.name + "-kept")

@@ -100,7 +100,7 @@ def test_a_whole_table_is_read(tmp_path):
             "'dates' must be one of 'month'",
         ),
         ({"quasi_identifiers": [{"column": "age", "hierarchy": {"bin": [5]}}]}, "exactly one of file"),
-        ({"quasi_identifiers": [{"columns": "age"}]}, "'column' must be given"),
+        ({"quasi_identifiers": [{"columns": "age"}]}, "did you mean 'column'"),
         ({"quasi_identifiers": [{"column": "age", "wieght": 2}]}, "did you mean 'weight'"),
         ({"quasi_identifiers": [{"column": "age", "weight": -1}]}, "weights are positive"),
         ({"quasi_identifiers": [{"column": "age", "weight": 0}]}, "weights are positive"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from abaton.records import Deidentified
-from abaton.records.features import Input, Kind, Label, Outcome, Plan, Source
+from abaton.records.features import Input, Kind, Label, Outcome, Plan
 
 LOINC = "http://loinc.org"
 SNOMED = "http://snomed.info/sct"
@@ -98,10 +98,12 @@ def visit(who: str, when: str) -> Deidentified:
     )
 
 
-PRESSURE = Input("pressure", Kind.NUMBER, Source("values", "value", unit="unit"), unit="mm[Hg]")
-ILL = Label("ill", Outcome.ANY, Source("codes"))
+PRESSURE = Input(
+    name="pressure", kind=Kind.NUMBER, view="values", column="value", unit="mm[Hg]", unit_column="unit"
+)
+ILL = Label(name="ill", kind=Outcome.ANY, view="codes")
 
 
 def plan(*inputs: Input, label: Label = ILL, **more: Any) -> Plan:
     made = {"cohort": "patients", "floor": 1, **more}
-    return Plan(VIEWS, inputs or (PRESSURE,), label, **made)
+    return Plan(views=VIEWS, inputs=inputs or (PRESSURE,), label=label, **made)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -11,11 +10,15 @@ import pytest
 from building import ICD, LOINC, PRESSURE, SNOMED, condition, patient, plan, value, visit
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.records.making import HELD
 
+from abaton.documents.values import Match, Term
 from abaton.errors import Refused
 from abaton.records import Consented, Deidentified, Deidentifier, Need, Pseudonyms, Record, parse
 from abaton.records.features import (
     Category,
+    FollowUp,
+    IndexDate,
     Input,
     Join,
     Kind,
@@ -23,7 +26,6 @@ from abaton.records.features import (
     Missing,
     Outcome,
     Reason,
-    Source,
     Where,
     featurise,
     groups,
@@ -58,7 +60,7 @@ def test_one_row_per_subject_in_the_order_of_their_identities():
 @given(seed=st.randoms())
 def test_the_order_of_records_does_not_matter(seed):
     records = [*PEOPLE, *(value(who, i * 7 % 5, when=f"202{i % 4}") for i, who in enumerate("abcabcab"))]
-    latest = replace(PRESSURE, source=replace(PRESSURE.source, when="date", join=Join.LATEST))
+    latest = PRESSURE.model_copy(update={"when": "date", "join": Join.LATEST})
     first = featurise(plan(latest), records)
     seed.shuffle(records)
     again = featurise(plan(latest), records)
@@ -85,7 +87,7 @@ def test_units_are_converted_and_what_cannot_be_is_missing_and_counted():
 
 
 def test_a_study_may_refuse_other_units():
-    strict = replace(PRESSURE, refuse_units=True)
+    strict = PRESSURE.model_copy(update={"wrong_unit": "refuse"})
     made = featurise(plan(strict), [*PEOPLE, value("a", 120, None)])
     assert made.table is None
     assert not made.report.usable
@@ -93,17 +95,18 @@ def test_a_study_may_refuse_other_units():
 
 
 def test_amounts_become_masses_with_a_molar_mass():
-    chol = Input("chol", Kind.NUMBER, Source("values", "value", unit="unit"), unit="mg/dL", molar_mass=386.65)
+    chol = PRESSURE.model_copy(update={"name": "chol", "unit": "mg/dL", "molar_mass": 386.65})
     assert column(featurise(plan(chol), [patient("a"), value("a", 5, "mmol/L")]), "chol")[0] == pytest.approx(
         193.3, abs=0.1
     )
 
 
 SEX = Input(
-    "sex",
-    Kind.CATEGORY,
-    Source("patients", "sex"),
-    categories=(Category("female", values=("female",)), Category("male", values=("male",))),
+    name="sex",
+    kind=Kind.CATEGORY,
+    view="patients",
+    column="sex",
+    categories=tuple(Category(name=each, values=(each,)) for each in ("female", "male")),
 )
 
 
@@ -119,38 +122,45 @@ def test_categories_have_an_unknown_bucket():
 
 def test_missing_values_are_handled_as_the_study_says():
     records = [*PEOPLE, value("a", 100)]
-    constant = replace(PRESSURE, missing=Missing.CONSTANT, fill=80, indicator=True)
+    constant = PRESSURE.model_copy(update={"missing": Missing.CONSTANT, "fill": 80, "indicator": True})
     assert featurise(plan(constant), records).table.x.tolist() == [[100, 0], [80, 1], [80, 1]]
-    drop = featurise(plan(replace(PRESSURE, missing=Missing.DROP)), records)
+    drop = featurise(plan(PRESSURE.model_copy(update={"missing": Missing.DROP})), records)
     assert drop.table.subjects == ("Patient/a",)
     assert reasons(drop, "pressure")[Reason.DROPPED].count == "2"
-    mean = featurise(plan(replace(PRESSURE, indicator=True)), records)
+    mean = featurise(plan(PRESSURE.model_copy(update={"indicator": True})), records)
     assert mean.table.x[:, 1].tolist() == [0, 1, 1]
     assert np.isnan(mean.table.x[1, 0])
-    named = replace(SEX, missing=Missing.CONSTANT, fill="male")
+    named = SEX.model_copy(update={"missing": Missing.CONSTANT, "fill": "male"})
     assert featurise(plan(named), [patient("a")]).table.x.tolist() == [[0, 1, 0]]
 
 
 def test_other_code_systems_are_told_by_name_only_if_public():
-    kind = Category("diabetes", codes=((SNOMED, "44054006"),))
-    coded = Input("kind", Kind.CATEGORY, Source("codes", "code", system="system"), categories=(kind,))
+    kind = Category(name="diabetes", codes=(Term(system=SNOMED, code="44054006"),))
+    coded = Input(
+        name="kind",
+        kind=Kind.CATEGORY,
+        view="codes",
+        column="code",
+        system_column="system",
+        categories=(kind,),
+    )
     records = [
         *PEOPLE,
         condition("a", "E11.9", ICD),
         condition("b", "E11.9", ICD),
         condition("c", "7", "urn:mary"),
     ]
-    made = featurise(plan(coded, label=Label("ill", Outcome.ANY, Source("values"))), records)
+    made = featurise(plan(coded, label=Label(name="ill", kind=Outcome.ANY, view="values")), records)
     found = {(f.system, f.count) for f in made.report.about("kind") if f.reason is Reason.OTHER_SYSTEM}
     assert found == {(ICD, "2"), ("a system of no public list", "1")}
     assert not any("mary" in str(finding) or "E11" in str(finding) for finding in made.report.findings)
 
 
 def test_a_filter_that_finds_nothing_tells_which_systems_were_there():
-    where = Where("code", Category("", codes=((SNOMED, "44054006"),)), "system")
-    diabetes = Input("diabetes", Kind.FLAG, Source("codes", where=where))
+    where = Where(column="code", codes=(Term(system=SNOMED, code="44054006"),), system_column="system")
+    diabetes = Input(name="diabetes", kind=Kind.FLAG, view="codes", where=where)
     made = featurise(
-        plan(diabetes, label=Label("ill", Outcome.ANY, Source("values"))),
+        plan(diabetes, label=Label(name="ill", kind=Outcome.ANY, view="values")),
         [*PEOPLE, condition("a", "E11", ICD)],
     )
     assert column(made, "diabetes") == [0, 0, 0]
@@ -160,8 +170,9 @@ def test_a_filter_that_finds_nothing_tells_which_systems_were_there():
 
 
 def test_codes_match_by_system_and_beginning():
-    where = Where("code", Category("", beginnings=((ICD, "E11"),)), "system")
-    diabetes = Input("diabetes", Kind.FLAG, Source("codes", where=where))
+    begun = Term(system=ICD, code="E11", match=Match.STARTS_WITH)
+    where = Where(column="code", codes=(begun,), system_column="system")
+    diabetes = Input(name="diabetes", kind=Kind.FLAG, view="codes", where=where)
     records = [
         *PEOPLE,
         condition("a", "E11.9", ICD),
@@ -173,20 +184,20 @@ def test_codes_match_by_system_and_beginning():
 
 def test_ages_at_a_day_and_at_the_index_date():
     people = [patient("a", birthDate="1950-06-15"), patient("b", birthDate="1960"), patient("c")]
-    at = Input("age", Kind.AGE, Source("patients", "born"), at=date(2020, 6, 14))
+    at = Input(name="age", kind=Kind.AGE, view="patients", column="born", at=date(2020, 6, 14))
     assert column(featurise(plan(at), people), "age")[:2] == [69, 60]
-    index = Source("visits", "date", join=Join.EARLIEST)
+    index = IndexDate(view="visits", column="date", join=Join.EARLIEST)
     records = [*people, visit("a", "2021-07-01"), visit("a", "2020-07-01"), visit("b", "2010")]
-    made = featurise(plan(replace(at, at=None), index=index), records)
+    made = featurise(plan(at.model_copy(update={"at": None}), index=index), records)
     assert column(made, "age")[:2] == [70, 50]
-    banded = featurise(plan(replace(at, band=10)), people)
+    banded = featurise(plan(at.model_copy(update={"band": 10})), people)
     assert column(banded, "age")[:2] == [65, 65]
     assert groups(made.table, "age", (60,)) == ("60 and above", "below 60", "missing")
 
 
 def test_counts_flags_and_rows_after_the_index_date():
-    index = Source("visits", "date", join=Join.EARLIEST)
-    count = Input("n", Kind.COUNT, Source("values", when="date"))
+    index = IndexDate(view="visits", column="date", join=Join.EARLIEST)
+    count = Input(name="n", kind=Kind.COUNT, view="values", when="date")
     records = [
         *PEOPLE,
         visit("a", "2020-05-05"),
@@ -194,16 +205,21 @@ def test_counts_flags_and_rows_after_the_index_date():
         value("a", 2, when="2020-05-06"),
     ]
     assert column(featurise(plan(count, index=index), records), "n") == [1, 0, 0]
-    assert column(featurise(plan(replace(count, after_index=True), index=index), records), "n") == [2, 0, 0]
+    assert column(
+        featurise(plan(count.model_copy(update={"after_index": True}), index=index), records), "n"
+    ) == [2, 0, 0]
     yes = Deidentified(
         {"resourceType": "Observation", "subject": {"reference": "Patient/b"}, "valueBoolean": True}
     )
-    told = Input("yes", Kind.FLAG, Source("values", "yes"))
+    told = Input(name="yes", kind=Kind.FLAG, view="values", column="yes")
     assert column(featurise(plan(told), [*PEOPLE, yes]), "yes")[1] == 1
     assert np.isnan(column(featurise(plan(told), [*PEOPLE, yes]), "yes")[0])
 
 
-CLASSES = (Category("mild", codes=((SNOMED, "1"),)), Category("severe", codes=((SNOMED, "2"),)))
+CLASSES = tuple(
+    Category(name=name, codes=(Term(system=SNOMED, code=code),))
+    for name, code in (("mild", "1"), ("severe", "2"))
+)
 
 
 def test_labels_of_every_kind():
@@ -215,27 +231,35 @@ def test_labels_of_every_kind():
         value("a", 150),
         value("b", 120),
     ]
-    by_code = Label("grade", Outcome.CLASSES, Source("codes", "code", system="system"), classes=CLASSES)
+    by_code = Label(
+        name="grade",
+        kind=Outcome.CLASSES,
+        view="codes",
+        column="code",
+        system_column="system",
+        classes=CLASSES,
+    )
     made = featurise(plan(label=by_code), records)
     assert (made.table.y.tolist(), made.table.classes) == ([1, 0], ("mild", "severe"))
     assert reasons(made, "grade")[Reason.NO_LABEL].count == "1"
-    source = Source("values", "value", unit="unit")
-    high = Label("high", Outcome.THRESHOLD, source, above=140, unit="mm[Hg]")
+    source = {"view": "values", "column": "value", "unit": "mm[Hg]", "unit_column": "unit"}
+    high = Label(name="high", kind=Outcome.THRESHOLD, above=140, **source)
     assert featurise(plan(SEX, label=high), records).table.y.tolist() == [1, 0]
-    worth = featurise(plan(SEX, label=Label("p", Outcome.VALUE, source, unit="mm[Hg]")), records)
+    worth = featurise(plan(SEX, label=Label(name="p", kind=Outcome.VALUE, **source)), records)
     assert worth.table.y.tolist() == [150.0, 120.0]
     assert worth.table.classes == ()
 
 
 def test_events_within_a_window_after_the_index_date():
     label = Label(
-        "event",
-        Outcome.EVENT,
-        Source("codes", when="date"),
-        days=365,
-        follow_up=Source("visits", when="date"),
+        name="event",
+        kind=Outcome.EVENT,
+        view="codes",
+        when="date",
+        window="P365D",
+        follow_up=FollowUp(view="visits", when="date"),
     )
-    index = Source("visits", "date", join=Join.EARLIEST)
+    index = IndexDate(view="visits", column="date", join=Join.EARLIEST)
     who = ["early", "late", "never", "lost", "before", "coarse", "undated", "nobody"]
     starts = [visit(each, "2020-01-01") for each in who[:-1]]
     records = [
@@ -287,7 +311,7 @@ def test_rows_of_nobody_are_counted():
 
 def test_a_record_that_stands_twice_counts_once():
     twice = Deidentified({**value("a", 5).content, "id": "o1"})
-    count = Input("n", Kind.COUNT, Source("values"))
+    count = Input(name="n", kind=Kind.COUNT, view="values")
     assert column(featurise(plan(count), [*PEOPLE, twice, twice, *PEOPLE]), "n") == [1, 0, 0]
 
 
@@ -321,7 +345,7 @@ def test_bundles_are_unpacked_and_their_references_followed():
         ],
     }
     make = Deidentifier(Need("heart"), Pseudonyms("heart", bytes(range(32))), year=2026)
-    made = featurise(plan(), [make(Consented.on_ground(Record(raw), "test"))])
+    made = featurise(plan(), [make(Consented(Record(raw), HELD))])
     assert column(made) == [133]
 
 
@@ -338,7 +362,7 @@ def test_a_half_written_line_is_told_by_its_place_and_the_others_go_on(tmp_path)
     kept, told = [], []
     for raw, where in documents(find([str(tmp_path)])[0]):
         try:
-            kept.append(make(Consented.on_ground(Record(parse(raw, where=where)), "test")))
+            kept.append(make(Consented(Record(parse(raw, where=where)), HELD)))
         except Refused as error:
             told.append(str(error))
     assert len(told) == 1

@@ -9,7 +9,6 @@
   let last = null, metric = "", asking = false, again = false, tag = "";
 
   const axis = () => (document.querySelector("input[name=axis]:checked") || { value: "at" }).value;
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (value) => value === null || value === undefined ? "–"
     : typeof value !== "number" ? String(value)
     : Number.isInteger(value) ? value.toLocaleString("en")
@@ -20,22 +19,6 @@
     while (bytes >= 1000 && i < units.length - 1) { bytes /= 1000; i += 1; }
     return (i ? bytes.toFixed(1) : bytes) + " " + units[i];
   };
-
-  function themed(layout) {
-    const ink = colour("--ink"), line = colour("--line"), soft = colour("--soft");
-    const ax = { gridcolor: line, zerolinecolor: line, linecolor: line, tickfont: { color: soft }, automargin: true };
-    const narrow = window.innerWidth < 640;
-    const merged = Object.assign({
-      height: 320, margin: { l: 8, r: 12, t: 12, b: 8 }, font: { family: "inherit", color: ink, size: 13 },
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true,
-      hoverlabel: { bgcolor: colour("--paper"), bordercolor: line, font: { color: ink } },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-    }, layout);
-    merged.xaxis = Object.assign({}, ax, layout.xaxis);
-    merged.yaxis = Object.assign({}, ax, layout.yaxis);
-    if (narrow) merged.font = { family: "inherit", color: ink, size: 11 };
-    return merged;
-  }
 
   function tabled(figure, told) {
     const box = figure.querySelector(".numbers");
@@ -76,7 +59,7 @@
       figure.classList.toggle("empty", empty);
       if (empty) { if (!plot.firstChild) plot.textContent = "Nothing to draw yet."; continue; }
       if (plot.textContent === "Nothing to draw yet.") plot.textContent = "";
-      Plotly.react(plot, drawn.data, themed(drawn.layout), { displayModeBar: false, responsive: true });
+      abaton.draw(plot, drawn);
       if (figure.querySelector("details").open) tabled(figure, drawn.table);
     }
     for (const box of document.querySelectorAll("[data-table]")) {
@@ -165,8 +148,7 @@
       if (details.open && drawn) tabled(figure, drawn.table);
     });
   }
-  document.addEventListener("abaton-theme", draw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  abaton.again(draw);
   refresh();
   if (running) watch();
 })();

@@ -1,13 +1,14 @@
-"""The research centre's programs: Flower's SuperLink, the gate before it, and what starts our controller for each run.
+"""The research centre's programs: Flower's SuperLink, the gate before it, and the controllers of its runs.
 
-The SuperLink has a database and runs the controller in a process of its own, so that either survives the other's end.
-It listens on loopback, to the centre's own programs; sites reach the gate, which passes what nodes ask and no more.
-Only nodes whose key was admitted may connect, over TLS.
+The SuperLink has a database, and each controller a process of its own, so that either survives the other's end. It
+listens on loopback, to the centre's own programs; sites reach the gate, which passes what nodes ask and no more. Only
+nodes whose key was admitted may connect, over TLS.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import time
@@ -15,16 +16,30 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
-from abaton.engines.flower.app import write_app
+from abaton.engines.flower.callers import drop_key, enter_key
 from abaton.engines.flower.certificates import Certificates, issue
-from abaton.engines.flower.door import Door, is_free
-from abaton.engines.flower.keeper import Keeper, Program, call, surroundings
-from abaton.engines.flower.nodes import free_port
+from abaton.engines.flower.link import Away, Line, LinkPost, Turned
+from abaton.engines.flower.programs import (
+    Door,
+    Keeper,
+    Program,
+    end_with_parent,
+    ending_with_parent,
+    free_port,
+    is_free,
+    surroundings,
+)
 from abaton.errors import SettingsError
 from abaton.files import replacing
+
+if TYPE_CHECKING:
+    from abaton.engines.flower.wire import Control
+
+T = TypeVar("T")
 
 _LOOPBACK = "127.0.0.1"
 
@@ -94,8 +109,8 @@ class Centre:
             link, authority = self._open(patience)
         else:
             self._wait(Door("SuperLink", link, authority, 200), patience)
-        self._write_settings(link, authority)
-        self._keep("superexec", _executor(link, authority))
+        with replacing(self.folder / "link.json") as begun:
+            begun.write_text(json.dumps({"link": link, "authority": str(authority.resolve())}))
 
     def watch(self) -> None:
         """Start again what has ended."""
@@ -107,50 +122,69 @@ class Centre:
         while self._kept:
             self._kept.pop().stop()
 
-    def admit(self, public: Path, site: str, role: str) -> int:
+    def admit(self, public: str, site: str) -> int:
         """Let the node with this key connect, as a site's; the number under which Flower knows it."""
-        command = ["flwr", "supernode", "register", str(public), "--format", "json"]
-        node = int(_json(self._call(command, "admission"))["node-id"])
-        self._write_admitted(self.admitted() | {node: (site, role)})
+        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+        from abaton.engines.flower.wire import public_bytes
+
+        key = public_bytes(load_ssh_public_key(public.encode()))
+        node = self._asked(lambda control: control.admit(key), "admission")
+        self._write_admitted(self.admitted() | {node: site})
+        enter_key(self._keys, node, public.encode())
         return node
 
     def revoke(self, site: str) -> list[int]:
-        """Let no node of a site connect any more; those that are connected are cut off."""
+        """Let no node of a site connect any more; one that is connected is cut off."""
         admitted = self.admitted()
-        gone = [node for node, (owner, _) in admitted.items() if owner == site]
+        gone = [node for node, owner in admitted.items() if owner == site]
         for node in gone:
-            self._call(["flwr", "supernode", "unregister", str(node)], "admission")
-        self._write_admitted({node: seat for node, seat in admitted.items() if node not in gone})
+            drop_key(self._keys, node)
+            self._asked(partial(_revoked, node=node), "admission")
+        self._write_admitted({node: owner for node, owner in admitted.items() if node not in gone})
         return gone
 
-    def admitted(self) -> dict[int, tuple[str, str]]:
-        """Whose each admitted node is, as (site, role)."""
+    def admitted(self) -> dict[int, str]:
+        """Whose each admitted node is."""
         return read_admitted(self.folder)
 
-    def submit(self, controller: str, about: str) -> str:
-        """Start a run: Flower calls `controller` (``module:function``) with a post and `about`; the run's number."""
-        settings = self.folder / "run.toml"
-        settings.write_text(f"controller = {json.dumps(controller)}\nabout = {json.dumps(about)}\n")
-        command = ["flwr", "run", str(self.folder / "app"), "--run-config", str(settings), "--format", "json"]
-        return str(_json(self._call(command, "run"))["run-id"])
+    def conduct(self, controller: str, about: str, name: str = "controller") -> Keeper:
+        """Start a controller: a process that calls `controller` (``module:function``) with a post and `about`.
 
-    def state(self, run: str) -> str:
-        """What has become of a run, in Flower's words, such as `running` or `finished:completed`."""
-        rows = _json(self._call(["flwr", "ls", "--format", "json"], "run"))["runs"]
-        found = [str(row["status"]) for row in rows if str(row["run-id"]) == run]
-        return found[0] if found else "unknown"
+        It ends with this process; who watches it starts it again when it has ended.
+        """
+        told = self.folder / f"{name}.json"
+        with replacing(told) as begun:
+            begun.write_text(json.dumps({"controller": controller, "about": about, "name": name}))
+        command = [sys.executable, "-m", "abaton.engines.flower.centre", str(told)]
+        keeper = Keeper(Program(name, command, self._env, self._log(name)), self._say)
+        keeper.start()
+        return keeper
 
-    def _write_admitted(self, admitted: Mapping[int, tuple[str, str]]) -> None:
+    def _write_admitted(self, admitted: Mapping[int, str]) -> None:
         with replacing(self.folder / "admitted.json") as begun:
-            begun.write_text(json.dumps({str(node): seat for node, seat in admitted.items()}, indent=2))
+            begun.write_text(json.dumps({str(node): site for node, site in admitted.items()}, indent=2))
 
-    def _call(self, command: list[str], where: str) -> str:
-        """Let a command of Flower's speak to the SuperLink; without our settings it would dial one of Flower's."""
-        if not self._settings.exists():
+    def _asked(self, ask: Callable[[Control], T], where: str) -> T:
+        """Ask the SuperLink of this centre."""
+        from abaton.engines.flower.wire import Control, who
+
+        link, authority = read_link(self.folder)
+        line = Line(link, authority, lambda: who("cli"))
+        try:
+            return ask(Control(line))
+        except Away as away:
             raise SettingsError(
-                "the centre does not run", where=str(self.folder), remedy="run 'abaton serve --engine flower'"
-            )
-        return call(command, self._env, where=where)
+                f"the centre's SuperLink does not answer: {away}", where=link, remedy="start the centre"
+            ) from None
+        except Turned as no:
+            raise SettingsError(
+                f"the SuperLink did not do it ({no})",
+                where=where,
+                remedy=f"see {self._log('superlink')}; a key can be admitted once",
+            ) from None
+        finally:
+            line.close()
 
     def _keep(self, name: str, command: list[str]) -> None:
         keeper = Keeper(Program(name, command, self._env, self._log(name)), self._say)
@@ -159,10 +193,6 @@ class Centre:
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
-
-    @property
-    def _settings(self) -> Path:
-        return self.folder / "flwr" / "config.toml"
 
     def _open(self, patience: float) -> tuple[str, Path]:
         """Start SuperLink and gate; where the SuperLink is reached, and what its certificate is signed with.
@@ -175,13 +205,17 @@ class Centre:
         self._wait(Door("SuperLink", link, own.authority, 200), patience)
         address, outer = self.address, self._certificates
         told = {"host": address.host, "port": address.port, "link": link, "authority": str(own.authority)}
-        told |= {"certificate": str(outer.certificate), "key": str(outer.key)}
+        told |= {"certificate": str(outer.certificate), "key": str(outer.key), "keys": str(self._keys)}
         with replacing(self._gate) as begun:
             begun.write_text(json.dumps(told, indent=2))
         self._keep("gate", [sys.executable, "-m", "abaton.engines.flower.gate", str(self._gate)])
         name = str(address).rpartition(":")[0]
         self._wait(Door("gate", address.near, outer.authority, 404, name), patience)
         return link, own.authority
+
+    @property
+    def _keys(self) -> Path:
+        return self.folder / "node-keys"
 
     @property
     def _gate(self) -> Path:
@@ -194,16 +228,6 @@ class Centre:
             if is_free(link) or not Door("SuperLink", link, authority, 200).trouble():
                 return int(link.rpartition(":")[2])
         return free_port()
-
-    def _write_settings(self, link: str, authority: Path) -> None:
-        """What Flower's commands need: the app, and where the SuperLink is."""
-        write_app(self.folder / "app")
-        self._settings.parent.mkdir(exist_ok=True)
-        trusted = json.dumps(str(authority.resolve()))
-        self._settings.write_text(
-            f'[superlink]\ndefault = "centre"\n\n[superlink.centre]\naddress = "{link}"\n'
-            f"root-certificates = {trusted}\n"
-        )
 
     def _wait(self, door: Door, patience: float) -> None:
         end = time.monotonic() + patience
@@ -238,17 +262,14 @@ class Centre:
 
 def _superlink(link: str, own: Certificates, database: Path) -> list[str]:
     host, _, port = link.rpartition(":")
-    return [
+    command = [
         *("flower-superlink", "--host", host, "--port", port),
         *("--isolation", "process", "--database", str(database)),
         *("--ssl-certfile", str(own.certificate), "--ssl-keyfile", str(own.key)),
         *("--ssl-ca-certfile", str(own.authority), "--enable-supernode-auth"),
         "--disable-runtime-dependency-installation",
     ]
-
-
-def _executor(link: str, authority: Path) -> list[str]:
-    return ["flower-superexec", "--runtime-api-address", link, "--root-certificates", str(authority)]
+    return ending_with_parent(command)
 
 
 def write_address(folder: Path, address: Address, certificates: Certificates) -> None:
@@ -268,26 +289,51 @@ def read_address(folder: Path) -> tuple[Address, Certificates]:
         raise SettingsError(
             "there is no centre here",
             where=str(folder),
-            remedy="start one with 'abaton serve --engine flower', or name its store with --store",
+            remedy="start one ('abaton serve --help' says how), or name its store with --store",
         ) from None
     return Address(row["host"], row["port"], row["name"]), Certificates(*map(Path, row["certificates"]))
 
 
-def read_admitted(folder: Path) -> dict[int, tuple[str, str]]:
+def read_admitted(folder: Path) -> dict[int, str]:
     """Whose each admitted node is, from a centre's folder."""
     try:
         rows = json.loads((folder / "admitted.json").read_text())
     except FileNotFoundError:
         return {}
-    return {int(node): (site, role) for node, (site, role) in rows.items()}
+    return {int(node): str(site) for node, site in rows.items()}
 
 
-def _json(text: str) -> dict[str, Any]:
-    """The JSON object in what a command printed, whatever it printed before; it may say that the command failed."""
-    found: dict[str, Any] = json.loads(text[text.find("{") :] or "{}")
-    if not found.get("success"):
-        said = str(found.get("error-message", "")).strip().splitlines()
+def read_link(folder: Path) -> tuple[str, Path]:
+    """Where a centre's SuperLink is reached by the centre's own programs, and what its certificate is signed with."""
+    try:
+        row = json.loads((folder / "link.json").read_text())
+    except FileNotFoundError:
         raise SettingsError(
-            "Flower did not do it", where="network", remedy=said[-1] if said else "see the SuperLink's log"
-        )
-    return found
+            "the centre does not run", where=str(folder), remedy="start it; 'abaton serve --help' says how"
+        ) from None
+    return str(row["link"]), Path(row["authority"])
+
+
+def open_post(folder: Path, name: str = "controller") -> LinkPost:
+    """The post of a centre's controller; the run of one that was killed is ended when it is entered."""
+    return LinkPost(*read_link(folder), folder / f"{name}.run")
+
+
+def _revoked(control: Control, *, node: int) -> None:
+    control.revoke(node)
+
+
+def main(words: list[str]) -> None:
+    """The program of a controller: calls what a file names with a post to the SuperLink of the centre beside it."""
+    from abaton.engines.flower.resident import named
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    end_with_parent()
+    path = Path(words[0])
+    told = json.loads(path.read_text())
+    with open_post(path.parent, told["name"]) as post:
+        named(told["controller"])(post, told["about"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

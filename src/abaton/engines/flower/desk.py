@@ -1,8 +1,8 @@
 """The site's side: one message answered from the learner and from what the site keeps on its own disk.
 
-Flower starts a new process for every message, so nothing may live in memory: the learner's memory and its last
-answer, the models that differences are taken from, and what others have committed, as far as the site has heard, are
-files in a folder that belongs to the site, one for each run. All of it is written before the answer leaves.
+Programs may end at any time, so nothing may live in memory alone: the learner's memory and its last answer, the models
+that differences are taken from, and what others have committed, as far as the site has heard, are files in a folder
+that belongs to the site, one for each run. All of it is written before the answer leaves.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from abaton.codecs import Difference
 from abaton.control import settings_from
 from abaton.engines.contract import EvaluateTask, TrainTask
 from abaton.engines.flower.differences import decode, model_name
 from abaton.engines.flower.parcels import Parcel
+from abaton.engines.freight import authored, moved
 from abaton.engines.reasons import NO_BASE, OTHER_LAYOUT, OTHER_TERMS, UNKNOWN, Said
 from abaton.engines.site import SiteState
 from abaton.engines.worker import Worker, told
@@ -31,16 +33,16 @@ from abaton.store import digest_of, writing
 from abaton.vectors import Vector
 
 _TASKS = ("train", "evaluate")
-_HELD = 4  # models that each of the two nodes keeps as bases
+_HELD = 4  # models that each of the two desks keeps as bases
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where and for what a node works.
+    """Where and for what a desk works.
 
     Attributes:
         role: `train` or `evaluate`.
-        folder: the site's own folder; both of its nodes share it.
+        folder: the site's own folder; both of its desks share it.
         terms: the fingerprint of what the site agreed to; whoever goes by other terms is refused.
         group: which group of learners the site belongs to.
     """
@@ -74,7 +76,7 @@ class Desk:
             raise Said(OTHER_TERMS)
         if about["layout"] != learner.model.layout.digest:
             raise Said(OTHER_LAYOUT)
-        drawer = Drawer(run_folder(self.place, str(about["run"])), self.place.role, learner.model.layout.size)
+        drawer = Drawer(run_folder(self.place, str(about["run"])), self.place.role, learner)
         if parcel.kind in _TASKS:
             made = do(self, drawer, parcel)  # each task is put to the site's policy by its worker
         else:
@@ -83,8 +85,8 @@ class Desk:
 
     def _introduce(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         learner, place = self.learner, self.place
-        numbers = {"examples": len(learner.examples), "labels": list(learner.labels)}
-        return Parcel("answer", {"site": learner.name, "role": place.role, "group": place.group, **numbers})
+        numbers = {"examples": learner.declared, "labels": list(learner.labels)}
+        return Parcel("answer", {"site": learner.name, "group": place.group, **numbers})
 
     def _train(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         about = parcel.about
@@ -144,39 +146,57 @@ def passed(policy: SitePolicy, kind: str, answer: Callable[[], Parcel]) -> Parce
 class Drawer:
     """A run's folder at the site: the models it holds, and how far others have come.
 
-    Each of the site's nodes lets go of its own models only, so that neither takes away what a message on its way to the
+    Each of the site's desks lets go of its own models only, so that neither takes away what a message on its way to the
     other builds upon.
     """
 
-    def __init__(self, folder: Path, role: str, size: int) -> None:
-        self.folder, self._size = folder, size
+    def __init__(self, folder: Path, role: str, learner: Learner) -> None:
+        self.folder, self._learner, self._size = folder, learner, learner.model.layout.size
         self._models, self._count = folder / "models" / role, folder / "committed.json"
 
     def names(self) -> list[str]:
-        """The models that this node holds, the oldest first."""
+        """The models that this desk holds, the oldest first."""
         return [path.stem for path in self._held()]
 
     def models(self, sent: Sequence[tuple[Mapping[str, Any], bytes]]) -> list[Vector]:
         """The models that differences lead to; the newest of them are held, once all have been read."""
-        made = {str(about["model"]): self._model(about, data) for about, data in sent}
+        kept: dict[str, Vector] = {}
+        made = [self._model(about, data, kept) for about, data in sent]
         with writing(self._models):
             self._models.mkdir(parents=True, exist_ok=True)
-            for name, vector in list(made.items())[-_HELD:]:
+            for name, vector in list(kept.items())[-_HELD:]:
                 with replacing(self._models / f"{name}.model") as begun:
                     begun.write_bytes(vector.tobytes())
         for old in self._held()[:-_HELD]:
             old.unlink(missing_ok=True)
-        return [made[str(about["model"])] for about, _ in sent]
+        return made
 
-    def _model(self, about: Mapping[str, Any], data: bytes) -> Vector:
-        base = None if about["base"] is None else self._read(str(about["base"]))
-        vector = decode(data, self._size, base)
-        if model_name(vector) != about["model"]:
-            raise PayloadError("a model that came over the network is not what its name says")
-        return vector
+    def _model(self, about: Mapping[str, Any], data: bytes, kept: dict[str, Vector]) -> Vector:
+        """A model; what others will build upon is kept: the model itself, or the version that it was made of."""
+        name = about["base"]
+        base = None if name is None else kept[name] if name in kept else self._read(str(name))
+        if "steps" not in about:
+            made = start = decode(data, self._size, base)
+        else:
+            start, rest = self._start(about, data, base)
+            _checked(start, about["start"])
+            version, author = about["made"]
+            made = authored(self._learner, start, int(version), str(author), rest)
+        kept[str(about.get("start", about["model"]))] = start
+        return _checked(made, about["model"])
+
+    def _start(self, about: Mapping[str, Any], data: bytes, base: Vector | None) -> tuple[Vector, bytes]:
+        """The version that a model was made of, and the bytes that are left."""
+        exact, rest = data[: about["exact"]], data[about["exact"] :]
+        start = decode(exact, self._size, base) if exact or base is None else base
+        steps = []
+        for version, length in about["steps"]:
+            steps.append(Difference(int(version), rest[:length]))
+            rest = rest[length:]
+        return moved(self._learner, start, steps), rest
 
     def tell(self, committed: int) -> None:
-        """Write down how many steps have been committed, for the node that trains."""
+        """Write down how many steps have been committed, for the desk that trains."""
         if committed > self.committed():
             with writing(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -207,3 +227,9 @@ class Drawer:
             except FileNotFoundError:
                 continue
         return [path for _, path in sorted(found)]
+
+
+def _checked(vector: Vector, name: object) -> Vector:
+    if model_name(vector) != name:
+        raise PayloadError("a model that came over the network is not what its name says")
+    return vector

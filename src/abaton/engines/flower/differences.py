@@ -4,16 +4,23 @@ The bits of a model are compared with those of a base (exclusive or), the four b
 side, and the result is compressed. What did not change costs next to nothing, what did costs about ten bytes a number;
 and the site has the very same bits as the controller, whatever happened before. A model without a base is a difference
 from nothing.
+
+In a run whose way down is compressed the codec's own differences between versions take their place, and a learner's
+model goes as its update; what is exact is then only the first version that a site gets, or one that it can no longer
+be led to.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import zstandard
 
+from abaton.codecs import lacking
+from abaton.engines.contract import Way
 from abaton.errors import PayloadError
 from abaton.store import digest_of
 from abaton.vectors import Vector
@@ -63,10 +70,37 @@ class Shelf:
 
     def __init__(self, most: int = _REMEMBERED) -> None:
         self._models: OrderedDict[str, Vector] = OrderedDict()
+        self._versions: dict[str, int] = {}
         self._most = most
 
-    def parcel(self, model: Vector, held: Iterable[str]) -> tuple[dict[str, str | None], bytes]:
-        """A model for a site that holds some: its name, the name of the base, and the difference."""
+    def parcel(
+        self, model: Vector, held: Iterable[str], way: Way | None = None
+    ) -> tuple[dict[str, Any], bytes]:
+        """A model for a site that holds some: its name, the name of the base, and what makes the one of the other."""
+        return self._exact(model, held) if way is None else self._led(model, held, way)
+
+    def _led(self, model: Vector, held: Iterable[str], way: Way) -> tuple[dict[str, Any], bytes]:
+        """The differences from a version that is held, and the update that makes the model, if a learner made it."""
+        start = model_name(way.start)
+        self._versions[start] = way.version
+        known = {self._versions[name]: name for name in held if name in self._versions}
+        steps, exact = lacking(way.lately, known, way.version), b""
+        if steps is None:
+            named, exact = self._exact(way.start, held)
+            base, steps = named["base"], ()
+        else:
+            base = known[way.version - len(steps)]
+        about = {
+            "model": start if not way.author else model_name(model),
+            "base": base,
+            "start": start,
+            "exact": len(exact),
+            "steps": [[step.version, len(step.data)] for step in steps],
+            "made": [way.version, way.author],
+        }
+        return about, b"".join([exact, *(step.data for step in steps), way.payload])
+
+    def _exact(self, model: Vector, held: Iterable[str]) -> tuple[dict[str, Any], bytes]:
         name = model_name(model)
         known = {other: self._models[other] for other in held if other in self._models}
         self._models[name] = model

@@ -1,8 +1,8 @@
 """The controller's side: tasks out as messages, answers in as events, over a post that only carries.
 
-Every node has at most one message under way, because Flower's nodes take them one after the other anyway: so a task
-that waits can be cancelled, and evaluations that wait travel together. What gets lost on the way is sent again under
-the same key; a site that has done it answers from its disk. A node that is away for longer than `absence` has left.
+Every site has at most one training and one message of evaluations under way: so a task that waits can be cancelled, and
+evaluations that wait travel together. What gets lost on the way is sent again under the same key; a site that has done
+it answers from its disk. A node that is away for longer than `absence` has left.
 """
 
 from __future__ import annotations
@@ -16,21 +16,25 @@ from abaton.control import Event, Failed, Joined, Left, Noted
 from abaton.engines.answers import Check, Reader
 from abaton.engines.contract import Task, TrainTask
 from abaton.engines.flower.differences import Shelf
-from abaton.engines.flower.hearing import Heard
-from abaton.engines.flower.introductions import Introduction, holds, introduction
-from abaton.engines.flower.parcels import Lost, Parcel, Post
-from abaton.engines.flower.seats import Seat, Site, Sites
+from abaton.engines.flower.parcels import NODE_GONE, REPLY_GONE, UNAVAILABLE, Lost, Parcel, Post
+from abaton.engines.flower.seats import Introduction, Seat, Site, Sites, holds, introduction
 from abaton.engines.ledger import MOST_DEATHS, Timers, time_given
 from abaton.engines.reasons import DIED, FAILED, GONE, LATE, NO_BASE, UNREADABLE_ANSWER
 from abaton.errors import AbatonError
 from abaton.learning import Reply
 
-_GONE, _DIED, _REPLY_GONE, _LATE = 5, 8, 4, 3  # Flower's codes
+_DIED = 8  # Flower's code for a process that ended
 _AGAIN = {
-    _GONE: "node is gone, its task waits",
+    NODE_GONE: "node is gone, its task waits",
     _DIED: "process ended, its task is sent again",
-    _REPLY_GONE: "answer was lost, its task is sent again",
+    REPLY_GONE: "message was lost, its task is sent again",
+    UNAVAILABLE: "message was lost, its task is sent again",
 }
+_KEPT = 60.0
+_SLOWER, _SLOWEST = (
+    1.2,
+    5.0,
+)  # looks are further apart while nothing happens, up to so many times the first pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +45,19 @@ class Network:
         run: the run's name: a site keeps a folder for each.
         layout: the digest of the model's layout; a node with another one is refused.
         terms: the fingerprint of what sites agreed to; a node that agreed to other terms is refused.
-        admitted: tells whose each registered node is now, as (site, role); without it, nodes are believed.
+        admitted: tells whose each registered node is now; without it, nodes are believed.
         patience: seconds after which a task without an answer is given up.
-        absence: seconds after which a node that is away has left; a restart takes Flower about 60.
-        poll: seconds between looks for answers; nodes are looked for ten times as rarely.
+        absence: seconds after which a node that is away has left.
+        poll: seconds between looks for answers, the first of them; nodes are looked for ten times as rarely.
     """
 
     run: str
     layout: str
     terms: str = ""
-    admitted: Callable[[], Mapping[int, tuple[str, str]]] | None = None
+    admitted: Callable[[], Mapping[int, str]] | None = None
     patience: float = 3600.0
     absence: float = 300.0
-    poll: float = 0.2
+    poll: float = 0.1
 
 
 @dataclass(slots=True)
@@ -89,11 +93,12 @@ class FlowerEngine:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._post, self._network, self._reader = Heard(post, clock), network, Reader(keep, check)
+        self._post, self._network, self._reader = post, network, Reader(keep, check)
         self._clock, self._sleep = clock, sleep
         self._began = clock()
         self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
         self._seen: set[str] = set()
+        self._sizes: dict[str, int] = {}
         self._timers = Timers()
         self._happened: list[Event] = []
         self._committed = 0
@@ -117,6 +122,7 @@ class FlowerEngine:
     def events(self) -> Sequence[Event]:
         """What happened next; waits for it, also for sites that are still to come."""
         self._hand_out()  # not in submit: what the controller asks for after one look at the post travels together
+        pause = self._network.poll
         while not self._happened:
             self._look()
             self._collect()
@@ -126,7 +132,8 @@ class FlowerEngine:
                 self._note("", f"the network did not answer for {silent:.0f} s")
             if not self._happened:
                 self._hand_out()
-                self._sleep(self._pause())
+                self._sleep(max(0.0, min(pause, self._timers.next - self.now())))
+                pause = min(_SLOWER * pause, _SLOWEST * self._network.poll)
         happened, self._happened = self._happened, []
         return happened
 
@@ -140,7 +147,7 @@ class FlowerEngine:
             seat.waiting = [task for task in seat.waiting if task.key != key]
 
     def close(self) -> None:
-        """Nothing to let go: the post belongs to Flower."""
+        """Nothing to let go: the post is somebody else's."""
 
     def note(self, what: str) -> None:
         """Let the journal say what happened to the controller itself."""
@@ -157,13 +164,13 @@ class FlowerEngine:
         if self.now() < self._met.looked + 10 * self._network.poll:
             return
         self._met.looked, there = self.now(), set(self._post.nodes())
-        for seat in self._sites.seats:
-            if seat.node is not None and not self._is_admitted(seat.node, seat):
-                self._note(seat.site.name, "node was revoked")
-                seat.node = None
-                self._leave(seat, GONE)
-            elif seat.node is not None and seat.node not in there:
-                self._away(seat)
+        for site in self._sites:
+            if site.node is not None and not self._is_admitted(site.node, site.name):
+                self._note(site.name, "node was revoked")
+                site.node = None
+                self._leave(site.trains, GONE)
+            elif site.node is not None and site.node not in there:
+                self._away(site)
         self._met.nodes &= there
         for node in sorted(there - self._met.nodes):
             letter = self._post.send(node, Parcel("query", self._about()), self._network.patience)
@@ -183,48 +190,47 @@ class FlowerEngine:
             if answer.reason is not None:
                 raise _Refused(answer.reason)
             said = introduction(answer.about)
-            if not self._is_admitted(node, Site(said.site).seat(evaluates=said.evaluates)):
+            if not self._is_admitted(node, said.site):
                 raise _Refused("not the site its key belongs to")
         except (_Refused, AbatonError) as error:
             why = str(error) if isinstance(error, _Refused) else UNREADABLE_ANSWER
             self._note("", f"node {node} is turned away: {why}")
             return
         site = self._sites.named(said.site)
-        seat = site.seat(evaluates=said.evaluates)
-        seat.holds = holds(answer.about)
-        self._sit(seat, node, said)
+        site.evaluates.holds = holds(answer.about)
+        self._sit(site, node, said)
 
-    def _is_admitted(self, node: int, seat: Seat) -> bool:
-        """Whether a node's key was admitted for a seat, and still is."""
-        admitted, role = self._network.admitted, "evaluate" if seat.evaluates else "train"
-        return admitted is None or admitted().get(node) == (seat.site.name, role)
+    def _is_admitted(self, node: int, site: str) -> bool:
+        """Whether a node's key was admitted for a site, and still is."""
+        admitted = self._network.admitted
+        return admitted is None or admitted().get(node) == site
 
-    def _sit(self, seat: Seat, node: int, said: Introduction) -> None:
-        """Let a node take its seat, also from one that Flower does not yet know to be gone."""
-        if seat.letter:
-            seat.put_back()
-        site, seat.node, seat.deaths = seat.site, node, 0
-        if not seat.evaluates:
-            site.about = said
+    def _sit(self, site: Site, node: int, said: Introduction) -> None:
+        """Let a node take its place, also from one that Flower does not yet know to be gone."""
+        for seat in site.seats:
+            seat.deaths = 0
+            if seat.letter:
+                seat.put_back()
+        site.node = node
         if site.joined:
             self._note(site.name, "node is back")
-        elif site.complete and site.about is not None:
-            site.joined, site.left = True, False
-            about = site.about
-            self._happened.append(Joined(self.now(), site.name, about.examples, about.group, about.labels))
+            return
+        site.joined, site.left = True, False
+        self._happened.append(Joined(self.now(), site.name, said.examples, said.group, said.labels))
 
-    def _away(self, seat: Seat) -> None:
+    def _away(self, site: Site) -> None:
         """A node is gone: what it was doing waits until it is back."""
-        seat.put_back()
+        for seat in site.seats:
+            seat.put_back()
         if (
-            seat.node is not None
+            site.node is not None
         ):  # Flower may list it for a while: it is asked who it is until it answers again
-            self._met.nodes.discard(seat.node)
-        seat.node, seat.since = None, self.now()
-        self._note(seat.site.name, _AGAIN[_GONE])
+            self._met.nodes.discard(site.node)
+            self._note(site.name, _AGAIN[NODE_GONE])
+        site.node, site.since = None, self.now()
 
     def _leave(self, seat: Seat, reason: str) -> None:
-        """Give up a node; a site that cannot train any more has left."""
+        """Give up a seat; a site that cannot train any more has left."""
         self._fail(seat.drop(), reason)
         site = seat.site
         if not seat.evaluates and not site.left:
@@ -236,7 +242,7 @@ class FlowerEngine:
 
     def _hand_out(self) -> None:
         for seat in self._sites.seats:
-            if seat.node is None or seat.letter or seat.deaths > MOST_DEATHS:
+            if seat.site.node is None or seat.letter or seat.deaths > MOST_DEATHS:
                 continue
             if seat.waiting:
                 seat.tasks = seat.next()
@@ -254,21 +260,33 @@ class FlowerEngine:
         about, held = {**self._about(), "committed": self._committed}, seat.bases
         (first, *_) = seat.tasks
         if isinstance(first, TrainTask):
-            named, data = self._shelf.parcel(first.model, held)
+            named, data = self._model(first, held)
             about |= {"key": first.key, "version": first.version, "settings": asdict(first.settings), **named}
             return Parcel("train", about, {"model": data})
-        made = [self._shelf.parcel(task.model, held) for task in seat.tasks]
+        made = []
+        for task in seat.tasks:  # what one model brings along, the next may build upon
+            named, data = self._model(task, held)
+            made.append((named, data))
+            held = (*held, named["start"]) if "start" in named else held
         tasks = [{"key": task.key, **named} for task, (named, _) in zip(seat.tasks, made, strict=True)]
         return Parcel(
             "evaluate", {**about, "tasks": tasks}, {f"model/{i}": data for i, (_, data) in enumerate(made)}
         )
 
+    def _model(self, task: Task, held: Sequence[str]) -> tuple[dict[str, Any], bytes]:
+        """A task's model for a site that holds some; what is sent again is counted again."""
+        named, data = self._shelf.parcel(task.model, held, task.way)
+        self._sizes[task.key] = self._sizes.get(task.key, 0) + len(data)
+        return named, data
+
     def _send(self, seat: Seat, parcel: Parcel) -> None:
-        assert seat.node is not None
-        seat.site.told = max(seat.site.told, self._committed)
-        seat.letter, seat.since = self._post.send(seat.node, parcel, self._patience(seat)), self.now()
+        site = seat.site
+        assert site.node is not None
+        site.told = max(site.told, self._committed)
+        # Flower keeps it for a little longer than anybody waits: that it is late is said here and not there.
+        seat.letter, seat.since = self._post.send(site.node, parcel, self._patience(seat) + _KEPT), self.now()
         if not seat.letter:
-            self._away(seat)
+            self._away(site)
 
     def _patience(self, seat: Seat) -> float:
         """How long an answer may take; time that a task was given to train does not try patience."""
@@ -288,11 +306,10 @@ class FlowerEngine:
 
     def _lost(self, seat: Seat, code: int) -> None:
         if code not in _AGAIN:
-            late = code == _LATE
-            self._done(seat, [], LATE if late else FAILED)
+            self._done(seat, [], FAILED)
             return
-        if code == _GONE:
-            self._away(seat)
+        if code == NODE_GONE:
+            self._away(seat.site)
             return
         seat.deaths += 1
         if seat.deaths > MOST_DEATHS:
@@ -328,7 +345,7 @@ class FlowerEngine:
     def _update(self, task: Task, answer: Parcel) -> Event:
         about = {name: value for name, value in answer.about.items() if name != "holds"}
         reply = Reply(about, answer.blobs.get("update", b""))
-        return self._reader.event(self.now(), task, reply)
+        return self._reader.event(self.now(), task, reply, self._sizes.pop(task.key, 0))
 
     def _scores(self, seat: Seat, answer: Parcel) -> Sequence[Event]:
         said = answer.about.get("scores")
@@ -338,7 +355,8 @@ class FlowerEngine:
 
     def _score(self, task: Task, said: object) -> Event:
         what = "reason" if isinstance(said, str) else "score"
-        return self._reader.event(self.now(), task, Reply({"key": task.key, what: said}))
+        reply = Reply({"key": task.key, what: said})
+        return self._reader.event(self.now(), task, reply, self._sizes.pop(task.key, 0))
 
     # ---- time ---------------------------------------------------------------------------------------------------
 
@@ -353,14 +371,14 @@ class FlowerEngine:
         """Whether somebody waits for a node that has been away, or has not come, for too long."""
         if seat.deaths > MOST_DEATHS:
             return bool(seat.waiting)
-        away = seat.node is None and self.now() > seat.since + self._network.absence
-        return away and (seat.site.joined or bool(seat.waiting))
-
-    def _pause(self) -> float:
-        return max(0.0, min(self._network.poll, self._timers.next - self.now()))
+        site = seat.site
+        away = site.node is None and self.now() > site.since + self._network.absence
+        return away and (site.joined or bool(seat.waiting))
 
     def _fail(self, tasks: Sequence[Task], reason: str) -> None:
-        self._happened += [Failed(self.now(), task.learner, task.key, reason) for task in tasks]
+        for task in tasks:
+            self._sizes.pop(task.key, None)
+            self._happened.append(Failed(self.now(), task.learner, task.key, reason))
 
     def _note(self, learner: str, what: str) -> None:
         self._happened.append(Noted(self.now(), learner, what))

@@ -6,9 +6,11 @@ loopback, and this program listens for it where sites dial.
 Invariants:
 (1) a request is passed only if its method, its address and its headers are on the lists below; the passed request is
 made anew from them, so that nothing else that was sent reaches the SuperLink;
-(2) whether a node may ask is the SuperLink's to say, by the node's signature, which is passed as it is;
+(2) whoever asks shows, before anything of the body is read, that they hold the key of a node that was admitted
+(:mod:`abaton.engines.flower.callers`); whether it is the node they name is the SuperLink's to say;
 (3) a node pushes answers in its own name; the SuperLink would take messages in the controller's, to other nodes;
-(4) no body is held beyond a size, all bodies together neither, and nobody is waited for without end;
+(4) no body is held beyond a size, all bodies together neither, and nobody is waited for without end
+(:mod:`abaton.listening`);
 (5) nothing of a request is logged.
 """
 
@@ -18,7 +20,8 @@ import asyncio
 import json
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,21 +29,34 @@ from typing import Any
 import httpx
 import uvicorn
 
-from abaton.listening import Impatient
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+from abaton.engines.flower.callers import Callers, Headers
+from abaton.engines.flower.programs import end_with_parent
+from abaton.listening import (
+    Full,
+    Gone,
+    Memory,
+    Port,
+    Rates,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    TooSlow,
+    address_of,
+    read_body,
+)
+from abaton.listening import configure as listening
 
 _ASKED = (
     *("activate-node", "deactivate-node", "send-node-heartbeat"),
     *("pull-messages", "push-messages", "confirm-message-received"),
-    *("pull-object", "push-object", "get-run", "get-fab"),
+    *("pull-object", "push-object"),
 )
 PASSED = {f"/v1/fleet/{name}".encode(): f"/v1/fleet/{name}" for name in _ASKED}
-"""What a node with a key asks for. Not among them: to register itself, which is the centre's to do."""
+"""What a node with a key asks for.
+
+Not among them: to register itself, which is the centre's to do; and runs and apps, for sites run no code of others.
+"""
 
 _PUSH = "/v1/fleet/push-messages"
 
@@ -50,7 +66,7 @@ _TO_LINK = {b"accept", b"content-type", *_SIGNED, *_VERSION}
 _TO_NODE = {b"content-type", b"flwr-version-incompatibility-message"}
 
 # Flower's nodes ask again after 502, 503 and 504, and take every other refusal as final.
-_NO_SUCH, _TOO_LARGE, _NO_LINK, _BUSY, _LINK_IS_SLOW = 404, 413, 502, 503, 504
+_STRANGER, _NO_SUCH, _TOO_LARGE, _NO_LINK, _BUSY, _LINK_IS_SLOW = 401, 404, 413, 502, 503, 504
 _PIECE = 1 << 16
 
 
@@ -62,17 +78,23 @@ class Bounds:
         body: bytes of one request; a node sends pieces of at most 5 MiB.
         held: bytes of all requests that are being read.
         seconds: for a body to arrive, and for an answer to be fetched.
+        head_seconds: for the head of a request to arrive.
         link_seconds: for the SuperLink to answer.
         connections: from everybody.
         each: from one address.
+        rate: requests a second from one address, in the long run; a node asks a few times a second.
+        burst: requests from one address at once, after a pause.
     """
 
     body: int = 8 << 20
     held: int = 256 << 20
     seconds: float = 120.0
+    head_seconds: float = 10.0
     link_seconds: float = 30.0
     connections: int = 512
     each: int = 256
+    rate: float = 1000.0
+    burst: float = 5000.0
 
 
 class Gate:
@@ -81,10 +103,12 @@ class Gate:
     Args:
         link: dials the SuperLink.
         bounds: what is held and waited for at most.
+        admits: whether the headers of a request show the key of a node that was admitted.
     """
 
-    def __init__(self, link: httpx.AsyncClient, bounds: Bounds) -> None:
-        self._link, self._bounds, self._held = link, bounds, 0
+    def __init__(self, link: httpx.AsyncClient, bounds: Bounds, admits: Callable[[Headers], bool]) -> None:
+        self._link, self._bounds, self._admits = link, bounds, admits
+        self._memory, self._addresses = Memory(bounds.held), Rates(bounds.rate, bounds.burst, time.monotonic)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -99,38 +123,23 @@ class Gate:
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, Headers, bytes]:
         path = PASSED.get(scope["raw_path"])
+        if self._addresses.take(address_of(scope)):
+            return _refusal(_BUSY)
         if path is None or scope["method"] != "POST" or scope["query_string"]:
             return _refusal(_NO_SUCH)
-        body = bytearray()
-        try:
-            status = await self._read(receive, body)
-            if status:
-                return _refusal(status)
-            if path == _PUSH and not only_answers(bytes(body)):
+        if not self._admits(scope["headers"]):
+            return _refusal(_STRANGER)
+        with self._memory.held() as take:
+            try:
+                most, seconds = self._bounds.body, self._bounds.seconds
+                body = await read_body(scope, receive, most=most, seconds=seconds, take=take)
+            except TooLarge:
+                return _refusal(_TOO_LARGE)
+            except (TooSlow, Full, Gone):
+                return _refusal(_BUSY)
+            if path == _PUSH and not _answers_only(body):
                 return _refusal(_NO_SUCH)
-            return await self._pass(path, scope["headers"], bytes(body))
-        finally:
-            self._held -= len(body)
-
-    async def _read(self, receive: Receive, body: bytearray) -> int:
-        """Read a body as far as it may go; why it was not read to its end, if so."""
-        try:
-            async with asyncio.timeout(self._bounds.seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        return _BUSY  # whoever asked is gone
-                    piece = message.get("body", b"")
-                    body += piece
-                    self._held += len(piece)
-                    if len(body) > self._bounds.body:
-                        return _TOO_LARGE
-                    if self._held > self._bounds.held:
-                        return _BUSY
-                    if not message.get("more_body", False):
-                        return 0
-        except TimeoutError:
-            return _BUSY
+            return await self._pass(path, scope["headers"], body)
 
     async def _pass(self, path: str, headers: Headers, body: bytes) -> tuple[int, Headers, bytes]:
         told = [(name, value) for name, value in headers if name in _TO_LINK]
@@ -144,17 +153,10 @@ class Gate:
         return answer.status_code, [each for each in back if each[0] in _TO_NODE], answer.content
 
 
-def only_answers(body: bytes) -> bool:
-    """Whether a node pushes nothing but answers in its own name; that the name is its own the SuperLink looks after."""
-    from flwr.proto.fleet_pb2 import PushMessagesRequest
-    from google.protobuf.message import DecodeError
+def _answers_only(body: bytes) -> bool:
+    from abaton.engines.flower.wire import only_answers
 
-    try:
-        pushed = PushMessagesRequest.FromString(body)
-    except DecodeError:
-        return False
-    heads = [message.metadata for message in pushed.messages_list]
-    return all(head.reply_to_message_id and head.src_node_id == pushed.node.node_id for head in heads)
+    return only_answers(body)
 
 
 def _refusal(status: int) -> tuple[int, Headers, bytes]:
@@ -185,40 +187,25 @@ def dial(link: str, authority: Path, bounds: Bounds) -> httpx.AsyncClient:
 
 def configure(gate: Gate, bounds: Bounds, settings: dict[str, Any]) -> uvicorn.Config:
     """The settings of the web server."""
-
-    class Counted(Impatient):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            hosts = [other.client[0] for other in self.connections if other.client]
-            same = hosts.count(self.client[0]) if self.client else 0
-            if len(self.connections) > bounds.connections or same > bounds.each:
-                transport.abort()
-
-    return uvicorn.Config(
+    return listening(
         gate,
+        Port(bounds.head_seconds, connections=bounds.connections, each=bounds.each),
+        graceful=5,
         host=settings["host"],
         port=settings["port"],
         ssl_certfile=settings["certificate"],
         ssl_keyfile=settings["key"],
-        http=Counted,
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_level="error",
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=16 * 1024,
     )
 
 
 def main(words: list[str]) -> None:
     """The program: listens where a file of settings says until it is ended."""
+    end_with_parent()
     settings: dict[str, Any] = json.loads(Path(words[0]).read_text())
-    only_answers(b"")  # loads what it needs, which takes a second, before anybody waits
+    _answers_only(b"")  # loads what it needs, which takes a second, before anybody waits
     bounds = Bounds()
-    gate = Gate(dial(settings["link"], Path(settings["authority"]), bounds), bounds)
+    callers = Callers(Path(settings["keys"]))
+    gate = Gate(dial(settings["link"], Path(settings["authority"]), bounds), bounds, callers.admit)
     uvicorn.Server(configure(gate, bounds, settings)).run()
 
 

@@ -1,9 +1,4 @@
-"""What crosses the network: a kind, a few plain values, and bytes by name.
-
-A parcel becomes one Flower message: the plain values as one JSON text in a small config record, the bytes as arrays of
-``uint8`` in pieces of at most 1 MiB. Flower moves each piece by a request of its own that must end within 30 seconds,
-two at a time; pieces of this size do, also on a line of 1 Mbit/s.
-"""
+"""What crosses the network: a kind, a few plain values, and bytes by name."""
 
 from __future__ import annotations
 
@@ -16,6 +11,11 @@ from abaton.engines.reasons import plain_reason
 from abaton.errors import PayloadError
 
 PIECE = 1 << 20
+"""Bytes of a piece: each travels by a request of its own, which ends in time on a line of 1 Mbit/s, too."""
+
+LARGEST = 1 << 29
+"""Bytes of one message, all of its pieces together."""
+
 _LONGEST = 1 << 20  # characters of plain values: much more than any honest message has
 
 
@@ -44,12 +44,42 @@ class Parcel:
         said = self.about.get("reason")
         return None if said is None else plain_reason(said)
 
+    def packed(self) -> bytes:
+        """As bytes, for a file or a socket: a line of plain values, then the blobs one after the other.
+
+        >>> Parcel.unpacked(Parcel("train", {"key": "t"}, {"model": b"abc"}).packed())
+        Parcel(kind='train', about={'key': 't'}, blobs={'model': b'abc'})
+        """
+        sizes = [[name, len(data)] for name, data in self.blobs.items()]
+        head = json.dumps([self.kind, to_text(self.about), sizes]).encode()
+        return b"".join([head, b"\n", *self.blobs.values()])
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Parcel:
+        """What `packed` made."""
+        head, found, rest = data.partition(b"\n")
+        try:
+            kind, about, sizes = json.loads(head)
+            blobs, start = {}, 0
+            for name, size in sizes:
+                blobs[str(name)] = rest[start : start + size]
+                start += size
+            if not found or not isinstance(kind, str) or start != len(rest):
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise PayloadError("a message is not one of Abaton's", where="network") from None
+        return cls(kind, from_text(about), blobs)
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A message that will not be answered, with Flower's code for why; its text stays unread."""
 
     code: int
+
+
+UNAVAILABLE, REPLY_GONE, NODE_GONE = 3, 4, 5
+"""Flower's codes: a message that is not there any more, an answer that is not, and a node that is not."""
 
 
 class Post(Protocol):
@@ -63,6 +93,9 @@ class Post(Protocol):
 
     def collect(self, letters: Collection[str]) -> Mapping[str, Parcel | Lost]:
         """The answers that are there, by the names of what they answer; never waits."""
+
+    def silence(self) -> float:
+        """How long the network did not answer since this was last asked; 0 if it was not for long."""
 
 
 def pieces(blobs: Mapping[str, bytes], most: int = PIECE) -> Iterator[tuple[str, bytes]]:
@@ -85,7 +118,7 @@ def together(cut: Mapping[str, bytes]) -> dict[str, bytes]:
     found: dict[str, dict[int, bytes]] = {}
     for name, data in cut.items():
         whole, _, number = name.rpartition("/")
-        if not whole or not number.isdecimal():
+        if not whole or not number.isdecimal() or len(number) > 9:
             raise PayloadError("a message holds a piece without a place", where="network")
         found.setdefault(whole, {})[int(number)] = data
     for parts in found.values():

@@ -1,34 +1,35 @@
-"""Who is there: sites with a node that trains and a node that evaluates, and what each of them has to do."""
+"""Who is there: sites, each with a node, what each of them has to do, and what they say of themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from abaton.control.messages import Counts
+from abaton.engines.answers import labels, unreadable, whole
 from abaton.engines.contract import EvaluateTask, Task
-from abaton.engines.flower.introductions import Introduction
 
-MOST_EVALUATIONS = 8  # in one message: its start costs seconds, its models cost memory
+MOST_EVALUATIONS = 8  # in one message: its models cost memory
+_NAMES = 64
 
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """The place of one node of a site; the node may be away for a while, its work waits for it.
+    """One of the two things that a site does at a time: training, and evaluating. What it has to do waits for it.
 
     Attributes:
         site, evaluates: whose it is.
-        node: Flower's name of the node that sits there, if it is connected.
         waiting: what it has not been sent.
         letter: the message that it has not answered, if there is one.
         tasks: what that message asks for; nothing if it only tells.
-        since: when that was sent, or when the node went away.
+        since: when that was sent.
         deaths: how many messages in a row were not answered because something died.
-        holds: the models that the node said it holds.
+        holds: the models that the site said it holds for it.
     """
 
     site: Site
     evaluates: bool
-    node: int | None = None
     waiting: list[Task] = field(default_factory=list)
     letter: str = ""
     tasks: list[Task] = field(default_factory=list)
@@ -59,22 +60,24 @@ class Seat:
 
 
 class Site:
-    """A site: its two seats, and what it says it has."""
+    """A site: its node, if it is connected, its two seats, and what it says it has.
+
+    Attributes:
+        node: Flower's number of its node, if that is connected.
+        since: when the node went away.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.node: int | None = None
+        self.since = 0.0
         self.trains, self.evaluates = Seat(self, evaluates=False), Seat(self, evaluates=True)
-        self.about: Introduction | None = None
         self.joined, self.left, self.told = False, False, 0
 
-    def seat(self, *, evaluates: bool) -> Seat:
-        """One of the two."""
-        return self.evaluates if evaluates else self.trains
-
     @property
-    def complete(self) -> bool:
-        """Whether both of its nodes are there."""
-        return self.trains.node is not None and self.evaluates.node is not None
+    def seats(self) -> tuple[Seat, Seat]:
+        """Both."""
+        return self.trains, self.evaluates
 
 
 class Sites:
@@ -93,9 +96,40 @@ class Sites:
     @property
     def seats(self) -> list[Seat]:
         """All seats."""
-        return [seat for site in self for seat in (site.trains, site.evaluates)]
+        return [seat for site in self for seat in site.seats]
 
     def of(self, task: Task) -> Seat | None:
         """Where a task belongs; nowhere if its site has left. A site that is still to come is waited for."""
         site = self.named(task.learner)
-        return None if site.left else site.seat(evaluates=isinstance(task, EvaluateTask))
+        return None if site.left else site.evaluates if isinstance(task, EvaluateTask) else site.trains
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who a site says it is."""
+
+    site: str
+    examples: int
+    labels: Counts
+    group: str
+
+
+def introduction(about: Mapping[str, Any]) -> Introduction:
+    """Who a site is, from its answer to a query, read with care."""
+    numbers = whole(about.get("examples")), labels(about.get("labels"))
+    return Introduction(_text(about, "site"), *numbers, _text(about, "group", empty=True))
+
+
+def holds(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """The models that a site says it holds; nothing if it does not say so readably."""
+    said = about.get("holds")
+    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+        return ()
+    return tuple(said[-_NAMES:])
+
+
+def _text(about: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
+    said = about.get(name)
+    if not isinstance(said, str) or len(said) > 200 or not (said or empty):
+        raise unreadable()
+    return said

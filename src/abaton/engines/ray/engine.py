@@ -161,7 +161,7 @@ class RayEngine:
         learner = worker.learner
         asked, board = self._wrap(task)
         means, rows = self._shelf.means(learner), self._shelf.rows(learner)
-        model = self._shelf.model(task.model)
+        model = self._shelf.model(task.model) if task.way is None else self._shelf.sent(task.way)
         ref = self._answer.remote(asked, [means], rows, model, learner.kept, board)
         ledger.begin(task)
         self._sent[ref] = _Sent(task, learner.cohort)
@@ -209,7 +209,7 @@ class RayEngine:
     def _take_in(self, sent: _Sent, answer: object) -> None:
         """Make of an answer what has happened; what a learner keeps changes only with an answer that leaves."""
         task, reader = sent.task, self._reader
-        made, left, problem = _unpacked(sent, answer)
+        made, left, down, problem = _unpacked(sent, answer)
         problem = problem or reader.problem(task, made)
         if problem:
             self._ledger.fail(task, problem)
@@ -225,7 +225,7 @@ class RayEngine:
             return
         # What the site's policy has changed is looked at again; what has not changed is not decoded twice.
         problem = "" if reply is made else reader.problem(task, reply)
-        self._ledger.end(task, reader.made(self.now(), task, reply, problem))
+        self._ledger.end(task, reader.made(self.now(), task, reply, problem, down))
 
     def _give_up_on_the_hung(self) -> None:
         late = set(self._ledger.late())
@@ -235,19 +235,21 @@ class RayEngine:
             self._ledger.lost(duty_of(sent.task), LATE)
 
 
-def _unpacked(sent: _Sent, answer: object) -> tuple[Reply, work.Arrays, str]:
-    """A worker's answer, what its learner keeps from now on, and what is wrong with it, if anything is."""
+def _unpacked(sent: _Sent, answer: object) -> tuple[Reply, work.Arrays, int, str]:
+    """A worker's answer, what its learner keeps from now on, the bytes of the model that it read, and what is wrong."""
     task = sent.task
     match answer:
         case (bytes() as data, bytes() as payload, dict() as kept) if all(map(_is_kept, kept.items())):
             about = header(data)
-            software = about.pop("software", None)
+            software, down = about.pop("software", None), about.pop("down", None)
             if about.get("key") == task.key and software != __version__:
-                return Reply({}), {}, OTHER_SOFTWARE
+                return Reply({}), {}, 0, OTHER_SOFTWARE
             if "cohort" in about:
                 about["cohort"] = sent.cohort  # known where the learner lives, and nowhere else
-            return Reply(about, payload), {name: np.array(values) for name, values in kept.items()}, ""
-    return Reply({}), {}, ""  # which no answer is, as the reader says
+            if isinstance(down, int):
+                left = {name: np.array(values) for name, values in kept.items()}
+                return Reply(about, payload), left, down, ""
+    return Reply({}), {}, 0, ""  # which no answer is, as the reader says
 
 
 def _is_kept(item: tuple[object, object]) -> bool:

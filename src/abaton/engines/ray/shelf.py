@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from abaton.engines.ray.work import Arrays, pack
+from abaton.engines.contract import Way
+from abaton.engines.ray.work import Arrays, Sent, pack
 from abaton.errors import SettingsError
 from abaton.learning import Learner
 from abaton.vectors import Vector
@@ -26,6 +28,8 @@ class Shelf:
         self._means: dict[tuple[type[Learner], int, int], tuple[Learner, Any]] = {}
         self._rows: dict[str, tuple[Arrays, Any]] = {}
         self._models: OrderedDict[int, tuple[Vector, Any]] = OrderedDict()
+        self._steps: dict[int, Any] = {}
+        self._run = secrets.token_hex(8)
 
     def means(self, learner: Learner) -> Any:
         """What a learner trains and how its updates travel; learners that are alike share it.
@@ -36,7 +40,8 @@ class Shelf:
         name = type(learner), id(learner.model), id(learner.codec)  # the learner is held beside them
         if name not in self._means:
             try:
-                self._means[name] = learner, self._put((learner.elsewhere(), learner.model, learner.codec))
+                made = learner.elsewhere(), learner.model, learner.codec, learner.downlink
+                self._means[name] = learner, self._put(made)
             except (TypeError, AttributeError, ValueError) as error:
                 raise SettingsError(
                     f"the model {type(learner.model).__name__} or its codec cannot be sent to a cluster",
@@ -63,11 +68,23 @@ class Shelf:
         self._models.move_to_end(name)
         return self._models[name][1]
 
+    def sent(self, way: Way) -> Sent:
+        """A model as the parts it can be made of, each in the store once: a worker reads only those that it lacks."""
+        wanted = [step for step in way.lately if step.version <= way.version]
+        for step in wanted:
+            if step.version not in self._steps:
+                self._steps[step.version] = self._put(step.data)
+        steps = {step.version: self._steps[step.version] for step in wanted}
+        for version in [v for v in self._steps if v < min(steps, default=v)]:
+            del self._steps[version]
+        return Sent(self._run, way.version, [self.model(way.start)], steps, way.author, way.payload)
+
     def clear(self) -> None:
         """Let go of everything."""
         self._means.clear()
         self._rows.clear()
         self._models.clear()
+        self._steps.clear()
 
 
 def _same(one: Arrays, other: Arrays) -> bool:

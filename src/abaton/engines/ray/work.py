@@ -13,16 +13,18 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton import __version__
-from abaton.codecs import Pipeline
+from abaton.codecs import Difference, Pipeline, lacking
 from abaton.control import settings_from
 from abaton.engines.answers import packed
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.freight import Held, authored, moved
 from abaton.engines.reasons import word_for
 from abaton.engines.worker import done
 from abaton.learning import Examples, Learner, Model, Reply, Watch
@@ -32,11 +34,32 @@ Arrays = dict[str, NDArray[Any]]
 Answer = tuple[bytes, bytes, Arrays]
 """What a worker answers: a header (JSON), the encoded update, and what the learner keeps from now on."""
 
-Means = tuple[type[Learner], Model, Pipeline]
-"""What learners are there, what they train, and how their updates travel."""
+Means = tuple[type[Learner], Model, Pipeline, Pipeline | None]
+"""What learners are there, what they train, and how their updates and the community model travel."""
 
 _known: OrderedDict[str, Means] = OrderedDict()
+_held: dict[str, Held[Vector]] = {}  # by run: the versions of the newest one that this worker has seen
 _MOST = 4  # models that a worker remembers, since some are slow to make
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """A model as what it can be made of, in a run whose way down is compressed; large parts are references.
+
+    Attributes:
+        run: names the run, so that no worker takes a version of another one for it.
+        version: the version of the community model that it is, or was made from.
+        start: a reference to that version.
+        steps: references to the differences that lead to it, by the version that each leads to.
+        author, payload: whose update makes the model of the version, if it is a learner's, and the update.
+    """
+
+    run: str
+    version: int
+    start: Sequence[Any]
+    steps: Mapping[int, Any]
+    author: str
+    payload: bytes
 
 
 def pack(learner: Learner) -> Arrays:
@@ -76,7 +99,7 @@ def values_of(learner: Learner) -> dict[str, Any]:
 
 
 def answer(
-    asked: bytes, means: Sequence[Any], rows: Arrays, model: Vector, kept: Arrays, board: Any = None
+    asked: bytes, means: Sequence[Any], rows: Arrays, model: Vector | Sent, kept: Arrays, board: Any = None
 ) -> Answer:
     """Do one task.
 
@@ -84,20 +107,47 @@ def answer(
         asked: the task as JSON: its key, the learner's plain values, for a training its version and settings.
         means: a reference to model and codec, which is followed once by each worker.
         rows: the learner's examples.
-        model: what is trained from, or scored.
+        model: what is trained from, or scored; as it is, or as what it is made of.
         kept: what the learner keeps from task to task.
         board: where the number of committed steps is read while training, if it is needed.
     """
-    told = json.loads(asked)
+    told, read = json.loads(asked), 0
     try:
-        learner, task = _learner(told["learner"], means[0], rows), _task(told, model)
+        learner = _learner(told["learner"], means[0], rows)
+        vector, read = received(learner, model)
+        task = _task(told, vector)
         learner.restore({name: np.array(values) for name, values in kept.items()})
         watch = Watch(time.monotonic, lambda: _committed(told["committed"], board))
         made = done(learner, task, watch)
         left = dict(learner.kept) if isinstance(task, TrainTask) else {}
     except Exception as error:
         made, left = Reply({"key": told["key"], "reason": word_for(error)}), {}
-    return packed(Reply({**made.about, "software": __version__})), made.payload, left
+    return packed(Reply({**made.about, "software": __version__, "down": read})), made.payload, left
+
+
+def received(learner: Learner, model: Vector | Sent) -> tuple[Vector, int]:
+    """A model, and how many bytes of it were read: of a version that this worker holds, only what has changed."""
+    import ray
+
+    if not isinstance(model, Sent):
+        return model, model.nbytes
+    if model.run not in _held:
+        _held.clear()
+        _held[model.run] = Held()
+    held = _held[model.run]
+    steps = lacking((Difference(v, b"") for v in model.steps), held, model.version)
+    if steps is None:
+        start = np.array(ray.get(model.start[0]))
+        read = start.nbytes
+    else:
+        versions = [step.version for step in steps]
+        found = ray.get([model.steps[v] for v in versions])
+        read = sum(map(len, found))
+        lacked = [Difference(v, data) for v, data in zip(versions, found, strict=True)]
+        start = moved(learner, held[model.version - len(steps)], lacked)
+    held.put(model.version, start)
+    made = authored(learner, start, model.version, model.author, model.payload)
+    return made, read + len(model.payload)
 
 
 def _task(told: Mapping[str, Any], model: Vector) -> Task:
@@ -108,13 +158,15 @@ def _task(told: Mapping[str, Any], model: Vector) -> Task:
 
 
 def _learner(values: Mapping[str, Any], means: Any, rows: Arrays) -> Learner:
-    kind, model, codec = _means(means)
+    kind, model, codec, downlink = _means(means)
     train, validation = _examples(rows, "train"), _examples(rows, "validation")
     assert train is not None
     secret = bytes.fromhex(values["secret"])
-    return kind(
+    made = kind(
         values["name"], model, train, codec, values["seed"], validation, secret=secret, batch=values["batch"]
     )
+    made.downlink = downlink
+    return made
 
 
 def _means(ref: Any) -> Means:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,12 +17,15 @@ from abaton.engines.flower.differences import Shelf
 from abaton.engines.flower.seats import MOST_EVALUATIONS
 from abaton.engines.reasons import UNREADABLE_ANSWER
 from abaton.errors import AbatonError
+from abaton.federation.explaining import SiteExplained
 from abaton.federation.judging import Told
 from abaton.federation.members import Sums, check_enough, scale_of, told_of
 from abaton.federation.network.shapes import cohort_told
 from abaton.federation.network.survey import Survey
 from abaton.federation.network.wording import (
     body_of,
+    explained_from,
+    gain_from,
     sums_from,
     text,
     told_from,
@@ -49,6 +53,7 @@ class Ready:
         told: What there is to tell of every site, masked.
         anonymity: What was asked of the union and what was chosen; none if nothing was asked.
         scale: What all sites scale by.
+        choice: The ranges that were chosen for all sites, if anonymity was asked for.
     """
 
     tables: Mapping[str, str]
@@ -58,6 +63,7 @@ class Ready:
     told: Mapping[str, Mapping[str, Any]]
     anonymity: Mapping[str, Any] | None
     scale: Scale
+    choice: Choice | None
 
 
 @dataclass(slots=True)
@@ -120,6 +126,7 @@ class Preparation:
             {name: told.get(name, {}) for name in sorted({*told, *self.left_out})},
             anonymity,
             scale,
+            None if hidden is None else hidden[0],
         )
 
     def _ask(
@@ -224,11 +231,68 @@ def judged(
     return made
 
 
-def _judging(about: Mapping[str, Any], models: Sequence[Vector]) -> Parcel:
+def gained(
+    survey: Survey, about: Mapping[str, Any], names: Sequence[str], model: Vector, settings: Mapping[str, int]
+) -> dict[str, list[list[float]] | None]:
+    """What each site gains by the community model; a site that does not say so readably is left out.
+
+    Args:
+        survey: Asks and waits.
+        about: The run, its study and its layout.
+        names: The sites.
+        model: The community model.
+        settings: How long sites train their own models, and how the intervals are drawn.
+    """
+    parcel = _judging({**about, **settings}, [model], "gain")
+    made = {}
+    for name, answer in survey.ask(dict.fromkeys(names, parcel)).items():
+        if answer.reason is None:
+            with suppress(*_SPOILT):
+                made[name] = gain_from(body_of(answer)["gain"])
+    return made
+
+
+def explained(
+    survey: Survey, about: Mapping[str, Any], names: Sequence[str], model: Vector, study: Study
+) -> dict[str, SiteExplained | str]:
+    """What sites tell of what a model goes by, or why they do not.
+
+    Args:
+        survey: Asks and waits.
+        about: The run, its study and its layout.
+        names: The sites.
+        model: The model.
+        study: The study, which says what is asked.
+    """
+    answers = survey.ask(dict.fromkeys(names, _judging(about, [model], "explain")))
+    return {name: _explained(answers.get(name), study) for name in names}
+
+
+def _explained(answer: Parcel | None, study: Study) -> SiteExplained | str:
+    assert study.learning is not None
+    asked, plan = study.learning.explanation, study.plan()
+    assert asked is not None
+    if answer is None or answer.reason is not None:
+        return "the site did not answer"
+    try:
+        body = body_of(answer)
+        if why := text(body["why"]):
+            return why
+        return explained_from(body["explained"], asked, columns(plan), cases_of(plan.label.names))
+    except _SPOILT:
+        return UNREADABLE_ANSWER
+
+
+def cases_of(classes: Sequence[str]) -> int:
+    """Of how many classes is told, each against the rest; none for values, one of two."""
+    return len(classes) if len(classes) != 2 else 1
+
+
+def _judging(about: Mapping[str, Any], models: Sequence[Vector], kind: str = "judge") -> Parcel:
     shelf = Shelf()
     parcels = [shelf.parcel(model, ()) for model in models]
     tasks = [named for named, _ in parcels]
-    return Parcel("judge", {**about, "tasks": tasks}, {f"model/{i}": p[1] for i, p in enumerate(parcels)})
+    return Parcel(kind, {**about, "tasks": tasks}, {f"model/{i}": p[1] for i, p in enumerate(parcels)})
 
 
 def _told(answer: Parcel, models: int, cases: int) -> list[Told] | None:

@@ -1,15 +1,13 @@
-"""The controller of a study's run on a network, as Flower starts it at the research centre.
+"""The controller of a study's run on a network, in a process of its own at the research centre.
 
 It waits for sites, prepares the run with them, lives it, and has the sites judge the result. A run that was cut off is
-gone on with: its row in the store says that it was prepared, and its journal how far it came.
+resumed: its row in the store says that it was prepared, and its journal how far it came.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,10 +20,12 @@ from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
 from abaton.errors import AbatonError, SettingsError
 from abaton.federation.course import point_of, some_versions, traffic_of
+from abaton.federation.explaining import coefficients_of, explanation_of
 from abaton.federation.federation import Dossier, Federation, new_name
+from abaton.federation.gains import gains_row
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_counts
-from abaton.federation.network.asking import Preparation, Step, judged
+from abaton.federation.network.asking import Preparation, Step, cases_of, explained, gained, judged
 from abaton.federation.network.survey import Survey
 from abaton.federation.network.wording import worded
 from abaton.federation.run import COMMUNITY
@@ -35,6 +35,7 @@ from abaton.learning import Learner, Model
 from abaton.records.features import columns
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
+from abaton.vectors import Vector
 
 CONDUCT = "abaton.federation.network.conducting:conduct"
 ENGINE = "flower"
@@ -50,7 +51,7 @@ class Wish:
         resamples: How often subjects are drawn again for the intervals; 0 for none, and for no curve over time.
         patience: Seconds after which a task without an answer is given up.
         absence: Seconds after which a node that is away has left.
-        poll: Seconds between looks for answers.
+        poll: Seconds between looks for answers, the first of them.
     """
 
     sites: int = 2
@@ -58,7 +59,7 @@ class Wish:
     resamples: int = 1000
     patience: float = 3600.0
     absence: float = 300.0
-    poll: float = 0.2
+    poll: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,6 @@ class Submission:
         return self.folder / "study.toml"
 
     @property
-    def lock_file(self) -> Path:
-        """Held by the controller's process for as long as it lives."""
-        return self.folder / "controller.lock"
-
-    @property
     def progress_file(self) -> Path:
         """What the controller says, line by line."""
         return self.folder / "logs" / "controller.log"
@@ -109,9 +105,9 @@ class Submission:
 
 
 def conduct(post: Post, about: str) -> None:
-    """The controller; Flower calls it at the centre."""
+    """The controller; called in a process of its own at the centre."""
     told = Submission.of(about)
-    with _alone(told), told.progress_file.open("a", buffering=1) as log:
+    with told.progress_file.open("a", buffering=1) as log:
         try:
             study = study_from_toml(told.study_file.read_text())
             with Store(told.store) as store:
@@ -124,17 +120,6 @@ def conduct(post: Post, about: str) -> None:
 
 def _line(log: Any, words: str) -> None:
     log.write(f"{words}\n")
-
-
-@contextmanager
-def _alone(told: Submission) -> Iterator[None]:
-    """Hold the lock that says that a controller is alive, and which."""
-    with told.lock_file.open("a+") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        handle.truncate(0)
-        handle.write(told.token)
-        handle.flush()
-        yield
 
 
 def _write_outcome(told: Submission, row: Mapping[str, Any]) -> None:
@@ -157,7 +142,7 @@ class Controller:
         self.store, self.study, self.told, self.step = store, study, told, step
         self._post = post
         wish = told.wish
-        self._version, self._known = 0, 0
+        self._version = 0
         self._survey = Survey(post, self._admitted, patience=wish.patience, absence=wish.absence)
 
     def run(self) -> RunRow:
@@ -167,8 +152,9 @@ class Controller:
             run, sites, dossier = self._begin()
         else:
             run, sites = row.run, row.recipe["fingerprint"]["sites"]
-            dossier = Dossier(STUDY, row.recipe["settings"], self.study.study.id)
-            self.step(f"run {run} is gone on with")
+            settings, packages = row.recipe["settings"], self._learning.parts
+            dossier = Dossier(STUDY, settings, self.study.study.id, packages=packages)
+            self.step(f"run {run} is resumed")
         learning, members = self._learning, tuple(sites)
         dossier = replace(dossier, judge=partial(self._judged, members=members))
         seed = dossier.settings["seed"]
@@ -177,6 +163,7 @@ class Controller:
             {name: Elsewhere(digest) for name, digest in sites.items()},
             learning.rules(len(members), seed=seed),
             learning.pipeline(),
+            downlink=learning.way_down(),
             dossier=dossier,
         )
         carrier = _OverPost(partial(self._engine, members=members))
@@ -201,7 +188,7 @@ class Controller:
         plan = self.study.plan()
         return self._learning.model(features=len(columns(plan)), classes=len(plan.label.names))
 
-    def _admitted(self) -> Mapping[int, tuple[str, str]]:
+    def _admitted(self) -> Mapping[int, str]:
         return read_admitted(self.told.folder)
 
     def _begun(self) -> RunRow | None:
@@ -236,15 +223,17 @@ class Controller:
             "smallest_counts": dict(ready.floors),
         }
         plan = self.study.plan()
-        use = use_of(columns(plan), tuple(plan.label.names), ready.scale)
-        dossier = Dossier(STUDY, settings, self.study.study.id, facts=facts, use=use)
+        floor = max(ready.floors.values())
+        use = use_of(columns(plan), tuple(plan.label.names), ready.scale, ready.choice, floor)
+        packages = self._learning.parts
+        dossier = Dossier(STUDY, settings, self.study.study.id, facts=facts, use=use, packages=packages)
         return run, ready.tables, dossier
 
     def _engine(self, running: Running, *, members: tuple[str, ...]) -> FlowerEngine:
         wish, journal = self.told.wish, running.journal
 
-        def admitted() -> dict[int, tuple[str, str]]:
-            return {node: seat for node, seat in self._admitted().items() if seat[0] in members}
+        def admitted() -> dict[int, str]:
+            return {node: site for node, site in self._admitted().items() if site in members}
 
         layout = running.model.layout.digest
         network = Network(
@@ -252,14 +241,13 @@ class Controller:
         )
         post = Among(self._post, admitted)
         engine = FlowerEngine(post, network, keep=journal.payloads.put, check=running.check)
-        self._known = journal.known
-        if self._known:
+        self._journal = journal
+        if journal.known:
             engine.note("the controller was started again")
         return engine
 
     def _watch(self, state: State, event: Event) -> None:
-        self._known -= 1
-        if self._known >= 0:  # it was said when it happened
+        if self._journal.length <= self._journal.known:  # it was said when it happened
             self._version = state.version
             return
         if what := getattr(event, "what", ""):
@@ -279,19 +267,40 @@ class Controller:
         some = list(some_versions(store, row.run)) if resamples else []
         models = [vector for _, vector in some] or [store.vectors.get(outcome.digest)]
         about = {"run": row.run, "terms": self.study.hash, "layout": row.layout}
-        cases = 0 if not classes else 1 if len(classes) == 2 else len(classes)
-        told = judged(self._survey, about, members, models, cases)
+        told = judged(self._survey, about, members, models, cases_of(classes))
 
         def judge(each: int, resamples: int) -> dict[str, Any]:
             last = {COMMUNITY: told[each]}
             return judge_counts(self._learning, classes, floor, last, seed=seed, resamples=resamples)
 
         points = [point_of(version, judge(i, 0)) for i, (version, _) in enumerate(some)]
+        traffic, gains = traffic_of(Journal(store, row.run), self._model.layout.size), {}
+        if resamples and self._learning.personal is None:
+            self.step("sites compare it with models of their own")
+            most = max((each["updates"] for each in traffic.values()), default=1)
+            epochs = self._learning.rules(len(members)).training.epochs * most
+            wish = {"epochs": epochs, "seed": seed, "resamples": resamples}
+            found = gained(self._survey, about, members, models[-1], wish)
+            gains = {"gains": gains_row(self._learning, found)}
         return {
-            "traffic": traffic_of(Journal(store, row.run), self._model.layout.size),
-            "evaluation": judge(len(models) - 1, resamples),
+            "traffic": traffic,
+            "evaluation": {**judge(len(models) - 1, resamples), **gains},
             "progress": [point for each in points for point in each],
+            **self._explained(row, about, members, models[-1], floor),
         }
+
+    def _explained(
+        self, row: RunRow, about: Mapping[str, Any], members: tuple[str, ...], model: Vector, floor: int
+    ) -> dict[str, Any]:
+        """What the model goes by, if the study asks for it."""
+        asked, plan, use = self._learning.explanation, self.study.plan(), row.recipe["use"]
+        if asked is None:
+            return {}
+        self.step("sites tell what the model goes by")
+        told = explained(self._survey, about, members, model, self.study)
+        made = explanation_of(asked, columns(plan), use, floor, told)
+        linear = coefficients_of(self._model, model, columns(plan), use)
+        return {"explanation": {**made, "coefficients": linear}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +322,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class _OverPost:
-    """Opens the engine over the post that Flower carries."""
+    """Opens the engine over the post."""
 
     start: Callable[[Running], FlowerEngine]
     name: ClassVar[str] = ENGINE
@@ -345,3 +354,7 @@ class Among:
     def collect(self, letters: Any) -> Any:
         """The answers that are there."""
         return self._post.collect(letters)
+
+    def silence(self) -> float:
+        """How long the network did not answer."""
+        return self._post.silence()

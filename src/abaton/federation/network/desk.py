@@ -19,24 +19,40 @@ from typing import Any, ClassVar
 
 from abaton.engines.flower import Desk, Parcel, Place
 from abaton.engines.flower.desk import Drawer, in_fixed_words, passed, run_folder
-from abaton.engines.flower.grid import place_of
+from abaton.engines.flower.resident import place_of
 from abaton.engines.reasons import OTHER_TERMS, Said
+from abaton.engines.site import SiteState
 from abaton.errors import Refused
-from abaton.federation.judging import site_counts
+from abaton.federation.explaining import site_explained
+from abaton.federation.gains import GainSettings, site_gain
+from abaton.federation.judging import layers_of, site_counts
 from abaton.federation.learners import ConsentedLearner
-from abaton.federation.members import deal, member, sums
+from abaton.federation.members import deal, member
 from abaton.federation.network.fields import check_fields
 from abaton.federation.network.keeping import Folder, Kept, Waiting
-from abaton.federation.network.wording import body_of, scale_from, sums_row, told_row, worded
+from abaton.federation.network.questions import checked
+from abaton.federation.network.wording import (
+    body_of,
+    explained_row,
+    gain_row,
+    scale_from,
+    sums_row,
+    told_row,
+    worded,
+)
+from abaton.federation.notes import Notes
+from abaton.federation.policy import StudyPolicy, policy_of
 from abaton.federation.reading import Reading, read_sites
 from abaton.federation.rolls import Roll
+from abaton.federation.telling import as_told, check_scale, one_seed, sums_told, tellable
 from abaton.learning import Model, SitePolicy
 from abaton.learning.policy import ADMITS_ALL
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.federated import Choice
-from abaton.records.features import Table, hidden, histogram
-from abaton.site import SiteFile, load_site
+from abaton.records.features import Table, columns, hidden, histogram
+from abaton.site import Ledger, SiteFile, load_site, not_allowed, open_ledger, smallest_count
 from abaton.study import Study, load_study
+from abaton.vectors import Vector
 
 DESK = "abaton.federation.network.desk:open_desk"
 
@@ -52,7 +68,7 @@ def world_roll(file: SiteFile, study: Study, run: str, people: Mapping[str, str]
 
 
 def open_desk(config: Mapping[str, Any]) -> StudyDesk:
-    """The desk of a node, from what `abaton site join` started it with."""
+    """A desk, from what `abaton site join` started it with."""
     file = load_site(Path(str(config["document"])))
     threads = str(file.document.limits.threads)
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -66,15 +82,24 @@ class StudyDesk:
     Args:
         file: The site's document.
         study: The study document that the site agreed to.
-        place: Where and for what the node works.
+        place: Where and for what the desk works.
         roll: Opens the roll of a run.
+        ledger: What has left the site before; the one beside its document if not given.
 
     Attributes:
         policy: What the site does not do and does not let go of.
     """
 
-    def __init__(self, file: SiteFile, study: Study, place: Place, roll: RollOf = world_roll) -> None:
+    def __init__(
+        self,
+        file: SiteFile,
+        study: Study,
+        place: Place,
+        roll: RollOf = world_roll,
+        ledger: Ledger | None = None,
+    ) -> None:
         self.file, self.study, self.place, self._roll = file, study, place, roll
+        self._ledger = ledger
         self.policy: SitePolicy = ADMITS_ALL
 
     def answer(self, parcel: Parcel) -> Parcel:
@@ -82,13 +107,22 @@ class StudyDesk:
         return in_fixed_words(lambda: check_fields(parcel.kind, self._answer(parcel)))
 
     def _answer(self, parcel: Parcel) -> Parcel:
-        run = str(parcel.about["run"])
+        run = str(checked(parcel).about["run"])
         if parcel.about["terms"] != self.study.hash:
             raise Said(OTHER_TERMS)
+        if unwilling := next(not_allowed(self.file.document, self.study), None):
+            return self._decline(parcel, unwilling)
         folder, do = Folder(run_folder(self.place, run)), self._doing.get(parcel.kind)
         if do is not None:
             return passed(self.policy, parcel.kind, lambda: do(self, folder, run, body_of(parcel)))
         return RunDesk(self, folder, run).answer(parcel)
+
+    def _decline(self, parcel: Parcel, unwilling: tuple[Any, str, str]) -> Parcel:
+        """Say why the site takes no part, in words that hold nothing but what the study's own document says."""
+        _, what, remedy = unwilling
+        if parcel.kind == "read":
+            return worded("answer", {}, {"told": {}, "problem": what})
+        raise Refused(what, where=self.file.name, remedy=remedy)
 
     @property
     def name(self) -> str:
@@ -98,8 +132,14 @@ class StudyDesk:
     def learner(self, folder: Folder, kept: Kept, run: str) -> KeptLearner:
         """The learner of a run, which answers by the site's policy."""
         made = KeptLearner(folder, kept, self.model(kept), self.study, self.roll(kept, run))
-        made.policy = self.policy
+        notes = Notes(run, folder.folder / "policy")
+        policy_of(self.file, self.study, made, notes, self.ledger, self.policy)
         return made
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has left the site before."""
+        return self._ledger or open_ledger(self.file, smallest_count(self.file.document, self.study))
 
     def roll(self, kept: Kept, run: str) -> Roll:
         """Who may be used in a run."""
@@ -118,7 +158,8 @@ class StudyDesk:
         ):  # an error's own words may name the site's files: they stay in its log
             _LOG.warning("%s", problem)
             problem = _UNREAD
-        made: dict[str, Any] = {"told": _without_places(reading.told), "problem": problem}
+        told = as_told(self.ledger, self.study, _without_places(reading.told)) if reading.told else {}
+        made: dict[str, Any] = {"told": told, "problem": problem}
         if table is not None:
             folder.wait(Waiting(table, reading.people))
             made["floor"] = table.floor
@@ -130,20 +171,25 @@ class StudyDesk:
     def _deal(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
         waiting = folder.waiting()
         try:
-            reading = self._reading(waiting)
-            dealt = deal(self.study, reading, self._shown(waiting.table, body), int(body["seed"]))
-            assert self.study.learning is not None
-            return worded("answer", {}, {"problem": "", "sums": sums_row(sums(self.study.learning, dealt))})
+            seed = one_seed(self.ledger, self.study, int(body["seed"]))
+            dealt = deal(self.study, self._reading(waiting), self._shown(waiting.table, body), seed)
+            told = sums_told(self.ledger, self.study, seed, dealt)
+            return worded("answer", {}, {"problem": "", "sums": sums_row(told)})
         except Refused as error:  # by a rule, whose words name its numbers
             return worded("answer", {}, {"problem": error.what})
 
     def _scale(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
         assert self.study.learning is not None
         if not folder.ready:
-            waiting, seed, secret = folder.waiting(), int(body["seed"]), secrets.token_bytes(32)
+            waiting, secret = folder.waiting(), secrets.token_bytes(32)
+            seed = one_seed(self.ledger, self.study, int(body["seed"]))
             reading = replace(self._reading(waiting), key=secret)
             dealt = deal(self.study, reading, self._shown(waiting.table, body), seed)
-            scale = scale_from(body["scale"])
+            scale = check_scale(
+                self.study.learning,
+                scale_from(body["scale"]),
+                sums_told(self.ledger, self.study, seed, dealt),
+            )
             made = member(self.study.learning, dealt, scale, dealt.entries())
             kept = Kept(made, dealt.table.classes, scale.label, seed, secret, "")
             _, cohort = self.roll(kept, run).taken(made.everybody, datetime.now(UTC).timestamp())
@@ -201,17 +247,27 @@ class KeptLearner(ConsentedLearner):
             secret=kept.secret,
         )
         self._folder, self._kept = folder, kept
+        self.downlink = study.learning.way_down()
 
     def begin(self, at: float, version: int | None = None) -> None:
-        """Ask who is still in; the rows of the others leave memory and disk."""
+        """Ask who is still in; the rows of the others leave memory and disk, test rows and ids included."""
         with self._folder.locked():
             kept = self._folder.kept(self._kept.member.file)
+            inside = self._roll.inside(kept.member.everybody, at)
+            self._let_go(kept, inside)
+            kept = self._folder.kept(kept.member.file)
             self._keep(kept.member.rows)
             try:
                 super().begin(at, version)
             finally:
-                if self._rows != kept.member.rows:
-                    self._folder.rewrite(replace(kept, member=replace(kept.member, rows=self._rows)))
+                if self._rows != kept.member.rows:  # somebody has left just now
+                    mine = {*self._rows.train.subjects, *self._rows.validation.subjects}
+                    self._let_go(kept, frozenset(mine) | frozenset(kept.member.test.subjects))
+
+    def _let_go(self, kept: Kept, inside: frozenset[str]) -> None:
+        out = {kept.member.people[key] for key in kept.member.everybody if key not in inside}
+        if out:
+            self._folder.forget(kept.member.file, out.__contains__)
 
 
 class RunDesk(Desk):
@@ -224,12 +280,68 @@ class RunDesk(Desk):
 
     def _judge(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         """Counts of how models do on test rows; those of whoever has left are not used."""
-        kept = self._kept
-        mine, roll = kept.member, self._desk.roll(kept, self._run)
-        inside, _ = roll.taken(mine.everybody, datetime.now(UTC).timestamp())
-        asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
-        models = drawer.models(asked)
-        told = [told_row(site_counts(mine, kept, self.learner.model, vector, inside)) for vector in models]
+        kept, models, inside = self._kept, self._models(drawer, parcel), self._inside()
+        self._policy.judges(models)
+        SiteState(drawer.folder, self.learner.name).refresh(self.learner)
+        model, local = self.learner.model, layers_of(self.learner)
+        told = [told_row(site_counts(kept.member, kept, model, vector, inside, local)) for vector in models]
         return worded("answer", {}, {"told": told})
 
-    _doing: ClassVar[Mapping[str, Callable[[Any, Drawer, Parcel], Parcel]]] = {**Desk._doing, "judge": _judge}
+    def _gain(self, drawer: Drawer, parcel: Parcel) -> Parcel:
+        """What the site gains: it trains a model of its own rows alone, which stays here, and compares."""
+        kept, learning, (community,) = self._kept, self._desk.study.learning, self._models(drawer, parcel)
+        assert learning is not None
+        wish = GainSettings(*(int(parcel.about[key]) for key in ("epochs", "seed", "resamples"))).bounded()
+        self._policy.answers_once("gain", community, wish.epochs, wish.seed, wish.resamples)
+        both = self.learner.model, community
+        pair = site_gain(kept.member, kept, learning, both, self._inside(), wish)
+        return worded("answer", {}, {"gain": gain_row(pair.row()) if pair else None})
+
+    def _explain(self, drawer: Drawer, parcel: Parcel) -> Parcel:
+        """What a model goes by, as far as the study asks for it and the site's limits allow it."""
+        kept, study = self._kept, self._desk.study
+        assert study.learning is not None
+        asked = study.learning.explanation
+        if asked is None:
+            return worded("answer", {}, {"why": "the study does not ask for it"})
+        (vector,) = self._models(drawer, parcel)
+        self._policy.answers_once("explain", vector)
+        SiteState(drawer.folder, self.learner.name).refresh(self.learner)
+        made = site_explained(
+            kept.member,
+            asked,
+            columns(study.plan()),
+            kept,
+            self.learner.model,
+            vector,
+            self._inside(),
+            seed=kept.seed,
+            local=layers_of(self.learner),
+        )
+        if isinstance(made, str):
+            return worded("answer", {}, {"why": made})
+        return worded("answer", {}, {"why": "", "explained": explained_row(made)})
+
+    @property
+    def _policy(self) -> StudyPolicy:
+        policy = self.learner.policy
+        assert isinstance(policy, StudyPolicy)
+        return policy
+
+    def _models(self, drawer: Drawer, parcel: Parcel) -> list[Vector]:
+        """The models that a question is about."""
+        tasks = parcel.about["tasks"]
+        return drawer.models([(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(tasks)])
+
+    def _inside(self) -> frozenset[str]:
+        """Whose test rows may be told of now: those of whoever is still in, as far as the ledger allows."""
+        mine, roll = self._kept.member, self._desk.roll(self._kept, self._run)
+        inside, _ = roll.taken(mine.everybody, datetime.now(UTC).timestamp())
+        return tellable(self._desk.ledger, mine, inside)
+
+    _doing: ClassVar[Mapping[str, Callable[[Any, Drawer, Parcel], Parcel]]] = {
+        **Desk._doing,
+        "judge": _judge,
+        "gain": _gain,
+        "explain": _explain,
+    }

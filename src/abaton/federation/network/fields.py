@@ -13,13 +13,12 @@ from abaton.errors import Refused
 from abaton.federation.network.wording import body_of
 
 _REASON = "one of a few fixed phrases for what went wrong; never an error's text"
-_HOLDS = "digests of the community models that the node holds, so that only differences are sent to it"
+_HOLDS = "digests of the community models that the site holds, so that only differences are sent to it"
 _COHORT = "a digest of who was in, which tells nobody"
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "query": {
         "site": "the site's id",
-        "role": "whether the node trains or evaluates",
         "group": "the group of learners that the site belongs to; empty",
         "examples": "how many people's rows are trained on",
         "labels": "how many validation rows each class has",
@@ -45,29 +44,40 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "key": "the task's name, as it was given",
         "steps": "how many batches were trained on",
         "loss": "the mean loss on the training rows; nothing if noise is added for privacy",
-        "score": "counts of right and wrong on the site's validation rows",
+        "score": "counts of right and wrong on the site's validation rows, in coarse steps; nothing if few "
+        "have changed",
         "examples": "how many people's rows were trained on",
         "cohort": _COHORT,
         "holds": _HOLDS,
         "update": "the encoded change of the model",
     },
     "evaluate": {
-        "scores": "for each model, counts of right and wrong on the site's validation rows",
+        "scores": "for each model, counts of right and wrong on the site's validation rows, in coarse steps",
         "holds": _HOLDS,
     },
     "tell": {"holds": _HOLDS},
     "judge": {
-        "body/told": "for each model, cases and controls among the test rows by predicted chance, or sums of errors; "
-        "nothing of fewer people than the smallest count",
+        "body/told": "for each model, groups of cases and of controls among the test rows by predicted "
+        "chance, or sums of "
+        "errors; nothing of fewer people than the smallest count",
+        "holds": _HOLDS,
+    },
+    "gain": {
+        "body/gain": "how good the site's own model and the community model are on its test rows, and the difference, "
+        "each with its interval; nothing where a class has fewer people than the smallest count",
+        "holds": _HOLDS,
+    },
+    "explain": {
+        "body/why": "why the site tells nothing of what the model goes by; empty if it does",
+        "body/explained": "such counts for the model as it is and with each input shuffled among the test rows, and "
+        "its mean prediction with an input set to a value; nothing of fewer people than the smallest count",
         "holds": _HOLDS,
     },
     "end": {},
 }
 """By what was asked: every field of an answer, and what it is."""
 
-FLOWER = (
-    "Flower itself sends the nodes' public keys, signatures, heartbeats, and the sizes and times of messages"
-)
+FLOWER = "the node itself sends its public key, signatures, heartbeats, and the sizes and times of messages"
 
 
 def fields_of(answer: Parcel) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Invitations and node keys: one file from the centre to a site, one file back, and nothing secret in either.
+"""Invitations and a node's key: one file from the centre to a site, one file back, and nothing secret in either.
 
 An invitation names the centre's address, the authority that its certificate is checked against, and the study, by its
-document and its digest. The site makes its own keys and sends their public halves; both sides compare a fingerprint.
+document and its digest. The site makes its own key and sends its public half; both sides compare a fingerprint.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from abaton.errors import SettingsError
 from abaton.files import replacing
 from abaton.store import digest_of
 
-FORMAT, KEYS_FORMAT = "abaton-invitation/1", "abaton-node-keys/1"
+FORMAT, KEYS_FORMAT = "abaton-invitation/1", "abaton-node-key/1"
 _LARGEST = 1 << 23
-_Form = TypeVar("_Form", "Invitation", "NodeKeys")
-_FORBIDDEN = frozenset("\"'\\=")  # Flower's own way of writing settings knows no escapes
+_Form = TypeVar("_Form", "Invitation", "NodeKey")
+_FORBIDDEN = frozenset("\"'\\=/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +69,29 @@ class Invitation:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeKeys:
-    """What a site sends back: the public keys of its two nodes, in the form that OpenSSH writes.
+class NodeKey:
+    """What a site sends back: the public key of its node, in the form that OpenSSH writes.
 
     Attributes:
-        site: whose they are.
-        train, evaluate: the keys.
+        site: whose it is.
+        key: the key.
     """
 
     site: str
-    train: str
-    evaluate: str
+    key: str
 
     def __post_init__(self) -> None:
-        for key in (self.train, self.evaluate):
-            try:
-                load_ssh_public_key(key.encode())
-            except (ValueError, UnsupportedAlgorithm):
-                raise SettingsError(
-                    "a key is not readable", where="node keys", remedy="ask the site for the file again"
-                ) from None
+        try:
+            load_ssh_public_key(self.key.encode())
+        except (ValueError, UnsupportedAlgorithm):
+            raise SettingsError(
+                "the key is not readable", where="node key", remedy="ask the site for the file again"
+            ) from None
 
     @property
     def fingerprint(self) -> str:
         """What both sides compare, by a way that both trust."""
-        made = digest_of("\n".join(" ".join(key.split()[:2]) for key in (self.train, self.evaluate)).encode())
+        made = digest_of(" ".join(self.key.split()[:2]).encode())
         return "-".join(made[i : i + 4] for i in range(0, 24, 4))
 
     def write(self, path: Path) -> None:
@@ -112,12 +110,12 @@ def read_invitation(path: Path) -> Invitation:
     return made
 
 
-def read_node_keys(path: Path) -> NodeKeys:
-    """The node keys in a file."""
-    made = _read(path, KEYS_FORMAT, NodeKeys)
+def read_node_key(path: Path) -> NodeKey:
+    """The node's key in a file."""
+    made = _read(path, KEYS_FORMAT, NodeKey)
     if made is None:
         raise SettingsError(
-            "these are no node keys", where=str(path), remedy="ask the site for what 'abaton site join' wrote"
+            "this is no node's key", where=str(path), remedy="ask the site for what 'abaton site join' wrote"
         )
     return made
 

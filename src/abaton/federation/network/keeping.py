@@ -1,8 +1,9 @@
 """What a site keeps of a run on its own disk: the table while it waits for the others, then its scaled rows.
 
-Flower starts a process for every message, so rows must lie somewhere: in the site's own folder, readable by its account
-alone, de-identified. Who is out once stays out (`federation.rolls`, invariant 2): rows that a consent no longer covers
-are removed from the file, too. When the run has ended everything is removed.
+Programs may end at any time, so rows must lie somewhere: in the site's own folder, readable by its account
+alone, de-identified. Who is out once stays out (`federation.rolls`, invariant 2): whoever a consent no longer covers
+is removed from the files, too, with their rows, their groups and their id, and the learner's memory begins anew. When
+the run has ended everything is removed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.engines.reasons import STRANGER, Said
-from abaton.federation.learners import Rows
+from abaton.engines.site import SiteState
+from abaton.federation.learners import Rows, some
 from abaton.federation.members import Member
 from abaton.files import replacing
 from abaton.records.features import Column, Scaled, Table
@@ -49,6 +52,32 @@ class Kept:
     seed: int
     secret: bytes
     cohort: str
+
+
+def without(member: Member, gone: frozenset[str]) -> Member:
+    """A member without some people, known as rows name them."""
+
+    def rest(table: Scaled) -> Scaled:
+        return some(table, np.array([each not in gone for each in table.subjects], dtype=bool))
+
+    stays = [each not in gone for each in member.test.subjects]
+    return replace(
+        member,
+        people={key: patient for key, patient in member.people.items() if key not in gone},
+        rows=Rows(rest(member.rows.train), rest(member.rows.validation)),
+        test=rest(member.test),
+        groups={name: tuple(compress(of, stays)) for name, of in member.groups.items()},
+        lessened=True,
+    )
+
+
+def forget_person(runs: Path, file: SiteFile, leaves: Callable[[str], bool]) -> None:
+    """Remove a person from everything that a site's node keeps of the runs that are under way."""
+    for place in sorted(runs.iterdir()) if runs.is_dir() else ():
+        if place.is_dir():
+            folder = Folder(place)
+            with folder.locked():
+                folder.forget(file, leaves)
 
 
 class Folder:
@@ -115,9 +144,25 @@ class Folder:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
-    def rewrite(self, kept: Kept) -> None:
-        """Replace the rows."""
-        self._write_member(kept)
+    def forget(self, file: SiteFile, leaves: Callable[[str], bool]) -> None:
+        """Remove people from everything that lies here; whoever calls holds :meth:`locked`.
+
+        Args:
+            file: The site's document.
+            leaves: Whether a person leaves, by the Patient's id.
+        """
+        if self._table.exists():
+            waiting = self.waiting()
+            gone = frozenset(key for key, patient in waiting.people.items() if leaves(patient))
+            if gone:
+                people = {key: patient for key, patient in waiting.people.items() if key not in gone}
+                self.wait(Waiting(waiting.table.without(gone), people))
+        if self.ready:
+            kept = self.kept(file)
+            gone = frozenset(key for key, patient in kept.member.people.items() if leaves(patient))
+            if gone:
+                self._write_member(replace(kept, member=without(kept.member, gone)))
+                SiteState(self.folder, kept.member.name).lose_memory()
 
     def remove(self) -> None:
         """Forget the run."""

@@ -24,7 +24,7 @@ from abaton.federation.network.wording import body_of, sums_from, worded
 from abaton.federation.rolls import Roll
 from abaton.records.anonymity.federated import Choice, Histogram, choose
 from abaton.records.features import columns
-from abaton.site import SiteFile
+from abaton.site import Ledger, SiteFile, smallest_count
 from abaton.study import Study
 
 _RUN, _SEED = "preview", 1990
@@ -90,13 +90,19 @@ def _answers(file: SiteFile, study: Study, folder: Path) -> Iterator[tuple[str, 
     yield "train", desks["train"].answer(Parcel("train", train, {"model": data}))
     yield "evaluate", desks["evaluate"].answer(Parcel("evaluate", one, {"model/0": data}))
     yield "judge", desks["train"].answer(Parcel("judge", one, {"model/0": data}))
+    if study.learning.personal is None:
+        asked = {**one, "epochs": 1, "seed": _SEED, "resamples": 1}
+        yield "gain", desks["train"].answer(Parcel("gain", asked, {"model/0": data}))
+    if study.learning.explanation is not None:
+        yield "explain", desks["train"].answer(Parcel("explain", one, {"model/0": data}))
 
 
 def _desk(file: SiteFile, study: Study, role: str, folder: Path) -> StudyDesk:
     def roll(file: SiteFile, study: Study, run: str, people: Mapping[str, str]) -> Roll:
         return _Looking(file, study, run, people, lambda at: datetime.fromtimestamp(at, UTC))
 
-    return StudyDesk(file, study, Place(role, folder, study.hash), roll)
+    nothing = Ledger(folder / "ledger.json", lambda patient: patient, smallest_count(file.document, study))
+    return StudyDesk(file, study, Place(role, folder, study.hash), roll, nothing)
 
 
 def _choice(study: Study, read: Mapping[str, Any]) -> dict[str, Any]:

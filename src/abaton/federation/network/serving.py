@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import secrets
 import time
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from abaton.engines.flower.centre import Address, Centre, write_address
-from abaton.engines.flower.certificates import Certificates, issue, node_key
-from abaton.engines.flower.nodes import ROLES, Nodes, free_port
+from abaton.engines.flower.certificates import Certificates, issue
+from abaton.engines.flower.membership import SitePrograms
+from abaton.engines.flower.programs import Keeper, free_port
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.federation.network.conducting import CONDUCT, Submission, Wish
 from abaton.federation.network.joining import membership
@@ -25,8 +25,7 @@ from abaton.study import Study, write_toml
 
 Say = Callable[[str], None]
 
-_STARTS = 180.0  # seconds in which Flower must have started the controller
-_LOOK = 1.0
+_LOOK = 0.25
 _ERRORS = {error.exit_code: error for error in (SettingsError, Refused)}
 
 
@@ -98,39 +97,35 @@ class Service:
                 programs.stop()
 
     def _bring_to_end(self) -> RunRow:
-        told = self._submit()
-        began, seen = time.monotonic(), False
-        while (outcome := self._outcome(told)) is None:
-            for programs in (self.centre, *self.others):
-                programs.watch()
-            self._tell(told)
-            alive = _holder(told.lock_file) == told.token
-            seen = seen or alive
-            if not alive and (seen or time.monotonic() > began + _STARTS) and self._outcome(told) is None:
-                self.say("the controller ended before the run did and is started again")
-                told = self._submit()
-                began, seen = time.monotonic(), False
-            time.sleep(_LOOK)
+        told = self._told()
+        controller = self.centre.conduct(CONDUCT, told.text())
+        try:
+            outcome = self._awaited(told, controller)
+        finally:
+            controller.stop()
         self._tell(told)
         if "error" in outcome:
             raise _ERRORS.get(outcome["code"], AbatonError)(outcome["error"])
         with Store(self.store) as store:
             return store.run(outcome["run"])
 
-    def _submit(self) -> Submission:
+    def _awaited(self, told: Submission, controller: Keeper) -> dict[str, Any]:
+        """How the run ended; whatever ends before it is started again, the controller as well."""
+        while (outcome := self._outcome(told)) is None:
+            for programs in (self.centre, *self.others):
+                programs.watch()
+            self._tell(told)
+            if self._outcome(told) is None:
+                controller.watch()
+            time.sleep(_LOOK)
+        return outcome
+
+    def _told(self) -> Submission:
         told = Submission(secrets.token_hex(8), self.store.resolve(), self.centre.folder, self.wish)
         told.progress_file.parent.mkdir(parents=True, exist_ok=True)
         told.progress_file.touch()
-        if not self._heard:
-            self._heard = told.progress_file.stat().st_size
-        while True:
-            try:
-                self.centre.submit(CONDUCT, told.text())
-                return told
-            except AbatonError as error:  # the SuperLink may be starting again
-                self.say(f"the controller could not be started: {error}")
-                self.centre.watch()
-                time.sleep(5 * _LOOK)
+        self._heard = told.progress_file.stat().st_size
+        return told
 
     def _outcome(self, told: Submission) -> dict[str, Any] | None:
         try:
@@ -150,21 +145,8 @@ class Service:
             self.say(line)
 
 
-def _holder(lock: Path) -> str:
-    """Which controller is alive, by the lock that it holds."""
-    try:
-        with lock.open("r+") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return handle.read()
-            return ""
-    except FileNotFoundError:
-        return ""
-
-
 def rehearse(study: Study, files: Sequence[SiteFile], store: Store, wish: Wish, say: Say) -> RunRow:
-    """Run a study on this machine as on a network: a centre on loopback, two nodes for each site, TLS and keys.
+    """Run a study on this machine as on a network: a centre on loopback, a node for each site, TLS and keys.
 
     Raises:
         Refused: Fewer sites than are needed can take part.
@@ -177,38 +159,38 @@ def rehearse(study: Study, files: Sequence[SiteFile], store: Store, wish: Wish, 
     document = centre.folder / "study.toml"
     for file in files:
         folder = centre.folder / "members" / file.document.site.id
-        sites.add(Nodes(membership(file, study, document, str(centre.address), authority, folder), say))
+        sites.add(
+            SitePrograms(membership(file, study, document, str(centre.address), authority, folder), say)
+        )
     return Service(centre, store.folder, study, wish, say, [sites]).run()
 
 
 class Sites:
-    """The nodes of several sites on this machine, admitted when they start."""
+    """The programs of several sites on this machine; their keys are admitted when they start."""
 
     def __init__(self, centre: Centre, say: Say) -> None:
         self._centre, self._say = centre, say
-        self.nodes: dict[str, Nodes] = {}
+        self.programs: dict[str, SitePrograms] = {}
 
-    def add(self, nodes: Nodes) -> None:
+    def add(self, programs: SitePrograms) -> None:
         """One more site."""
-        self.nodes[nodes.member.site] = nodes
+        self.programs[programs.member.site] = programs
 
     def start(self) -> None:
-        """Make keys, admit them, start the nodes."""
+        """Make keys, admit them, start the programs."""
         known = set(self._centre.admitted().values())
-        for site, nodes in self.nodes.items():
-            for role in ROLES:
-                if not nodes.key(role).exists():
-                    node_key(nodes.key(role))
-                if (site, role) not in known:
-                    self._centre.admit(nodes.key(role).with_name(f"{role}.pub"), site, role)
-            nodes.start()
+        for site, programs in self.programs.items():
+            programs.make_key()
+            if site not in known:
+                self._centre.admit(programs.public_key(), site)
+            programs.start()
 
     def watch(self) -> None:
         """Start again what has ended."""
-        for nodes in self.nodes.values():
-            nodes.watch()
+        for programs in self.programs.values():
+            programs.watch()
 
     def stop(self) -> None:
-        """End all nodes."""
-        for nodes in self.nodes.values():
-            nodes.stop()
+        """End all programs."""
+        for programs in self.programs.values():
+            programs.stop()

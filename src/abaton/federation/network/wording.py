@@ -15,12 +15,14 @@ import numpy as np
 
 from abaton.engines.flower import Parcel
 from abaton.errors import PayloadError
+from abaton.federation.explaining import SiteExplained, inputs_of, points_of
 from abaton.federation.judging import Subset, Told
 from abaton.federation.members import Sums
 from abaton.federation.prepared import Scale
 from abaton.learning.clinical import BINS, ScoreCounts
 from abaton.learning.values import ValueSums
-from abaton.records.features import Moments, Statistics
+from abaton.records.features import Column, Moments, Statistics
+from abaton.study import Explanation
 
 _BODY = "body"
 _LARGEST = 1 << 26
@@ -73,14 +75,62 @@ def told_from(rows: Sequence[Any], cases: int) -> Told:
     """What a site tells of a model, read with care; `cases` classes are told of, none for values."""
     made: dict[Subset, Sequence[ScoreCounts] | ValueSums] = {}
     for name, of, what in rows:
-        if not cases:
-            first, *rest = numbers(what, length=6)
-            made[Subset(text(name), text(of))] = ValueSums(whole(first), *rest)
-        elif len(what) == cases:
-            made[Subset(text(name), text(of))] = [_score_counts(each) for each in what]
-        else:
-            raise unreadable()
+        made[Subset(text(name), text(of))] = _counted_from(what, cases)
     return made
+
+
+def gain_row(gain: Sequence[Sequence[float]]) -> list[list[float | None]]:
+    """What a site gains as plain values: a number that cannot be told is nothing."""
+    return [[each if math.isfinite(each) else None for each in estimate] for estimate in gain]
+
+
+def gain_from(rows: object) -> list[list[float]] | None:
+    """What a site gains, read with care: three numbers with their intervals, or nothing."""
+    if rows is None:
+        return None
+    if not isinstance(rows, list) or [len(each) for each in rows if isinstance(each, list)] != [3, 3, 3]:
+        raise unreadable()
+    return [[math.nan if each is None else numbers([each], length=1)[0] for each in row] for row in rows]
+
+
+def explained_row(told: SiteExplained) -> dict[str, Any]:
+    """What a site tells of what a model goes by, as plain values."""
+    return {
+        "subjects": told.subjects,
+        "told": told_row(told.told),
+        "shuffled": {name: [_counted(each) for each in times] for name, times in told.shuffled.items()},
+        "means": {name: [list(each) for each in points] for name, points in told.means.items()},
+    }
+
+
+def explained_from(
+    row: Mapping[str, Any], asked: Explanation, columns: Sequence[Column], cases: int
+) -> SiteExplained:
+    """What a site tells of what a model goes by, read with care: every input and every point, and no others."""
+    inputs = list(inputs_of(columns)) if asked.importance else []
+    points = {name: len(points_of(asked, name, columns)) for name in asked.dependence}
+    told, subjects = told_from(row["told"], cases), whole(row["subjects"])
+    if list(row["shuffled"]) != inputs or list(row["means"]) != list(points) or not told or not subjects:
+        raise unreadable()
+    if any(len(times) != asked.importance for times in row["shuffled"].values()):
+        raise unreadable()
+    if any(len(row["means"][name]) != number for name, number in points.items()):
+        raise unreadable()
+    return SiteExplained(
+        subjects,
+        told,
+        {name: [_counted_from(each, cases) for each in times] for name, times in row["shuffled"].items()},
+        {name: [numbers(each, length=max(cases, 1)) for each in row["means"][name]] for name in points},
+    )
+
+
+def _counted_from(what: Any, cases: int) -> Sequence[ScoreCounts] | ValueSums:
+    if not cases:
+        first, *rest = numbers(what, length=6)
+        return ValueSums(whole(first), *rest)
+    if not isinstance(what, list) or len(what) != cases:
+        raise unreadable()
+    return [_score_counts(each) for each in what]
 
 
 def numbers(said: object, *, length: int) -> list[float]:

@@ -1,174 +1,161 @@
-"""What the service works with: the inbox, its limits, and time.
+"""What the service works with: the inbox, the uploads to it, its limits, and time.
 
-Rates: how often somebody may ask, as a bucket that fills while they wait.
-
-Refusals over HTTP: one form for all (RFC 9457), one status for each code, and never anything that was sent.
+An upload is announced with its size, by one sender, within that sender's room.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any
 
-from pydantic import BaseModel, Field
+import sqlalchemy as sql
 
-from abaton.governance.inbox import Inbox, Room, Uploads
-from abaton.governance.refusals import Denied, RefusalCode
-from abaton.governance.senders import WINDOW, Asked, SenderRole, authenticate, forget_nonces
+from abaton.governance import schema
+from abaton.governance.inbox import Inbox
+from abaton.governance.senders import (
+    WINDOW,
+    WITHDRAWAL_WINDOW,
+    Asked,
+    SenderRole,
+    authenticate,
+    forget_nonces,
+)
+from abaton.governance.statements import Statement
+from abaton.governance.words import Denied, RefusalCode, stamp
+from abaton.store import insert_new
 
-_MOST_KNOWN = 10_000
 
-
-class Rates:
-    """One bucket for everybody by name; the longest unseen are forgotten, which only ever gives them more.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much one sender may have at the centre.
 
     Args:
-        rate: Requests a second.
-        burst: Requests at once, after a pause.
-        tick: Seconds that only go forward.
-
-    >>> rates = Rates(1, 2, lambda: 0.0)
-    >>> [rates.take("a") for _ in range(3)], rates.take("b")
-    ([0.0, 0.0, 1.0], 0.0)
+        upload: The bytes of one envelope.
+        open: The envelopes that are under way at once.
+        total: The bytes of all envelopes together, those under way included.
     """
 
-    def __init__(self, rate: float, burst: float, tick: Callable[[], float]) -> None:
-        self.rate, self.burst, self.tick = rate, max(burst, 1.0), tick
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, name: str) -> float:
-        """Take one; how many seconds to wait if there is none, else zero."""
-        now = self.tick()
-        left, since = self._buckets.pop(name, (self.burst, now))
-        left = min(self.burst, left + (now - since) * self.rate)
-        wait = 0.0 if left >= 1 else (1 - left) / self.rate
-        self._buckets[name] = (left if wait else left - 1, now)
-        if len(self._buckets) > _MOST_KNOWN:
-            self._buckets.popitem(last=False)
-        return wait
+    upload: int = 1 << 30
+    open: int = 64
+    total: int = 1 << 40
 
 
-MEDIA_TYPE = "application/problem+json"
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one sender has at the centre."""
+
+    envelopes: int
+    bytes: int
+    open: int
+    open_bytes: int
 
 
-class Trouble(StrEnum):
-    """What can be wrong with a request beyond what governance refuses."""
+class Uploads:
+    """The uploads to one inbox."""
 
-    NO_SUCH_PATH = "no-such-path"
-    NO_SUCH_METHOD = "no-such-method"
-    TOO_MANY = "too-many-requests"
-    TOO_SLOW = "too-slow"
-    BUSY = "busy"
-    FAILED = "failed"
+    def __init__(self, inbox: Inbox, room: Room) -> None:
+        self.inbox, self.room, self.database = inbox, room, inbox.database
+
+    def announce(
+        self, digest: str, size: int, sender: str, when: datetime, *, room: Room | None = None
+    ) -> int:
+        """Begin an upload, or find one that was begun; how many bytes of it have arrived."""
+        table, room = schema.uploads, room or self.room
+        if size > room.upload:
+            raise Denied(
+                RefusalCode.TOO_LARGE, "the envelope is larger than this centre takes", where="upload"
+            )
+
+        def work(connection: sql.Connection) -> None:
+            known = sql.select(table.c.sender, table.c.size).where(table.c.digest == digest)
+            if connection.execute(known).first() is None:
+                now = _account(connection, sender)
+                if now.open >= room.open or now.bytes + now.open_bytes + size > room.total:
+                    raise Denied(RefusalCode.QUOTA, "the sender has no room left here", where="upload")
+                row = {"digest": digest, "sender": sender, "size": size, "begun": stamp(when)}
+                insert_new(connection, table, [row])
+            if tuple(connection.execute(known).one()) != (sender, size):
+                raise Denied(RefusalCode.NOT_YOURS, "the upload was announced otherwise", where="upload")
+
+        if self.inbox.settled(digest, sender) is None:
+            self.database.write(work, lock=f"uploads/{sender}")
+        return self.received(digest, sender)
+
+    def received(self, digest: str, sender: str) -> int:
+        """How many bytes of an upload have arrived; all of them if it was taken already."""
+        receipt = self.inbox.settled(digest, sender)
+        if receipt is not None:
+            return int(receipt["body"]["size"])
+        self._size(digest, sender)
+        return self.inbox.uploaded(digest)
+
+    def add(self, digest: str, offset: int, data: bytes, sender: str) -> int:
+        """Add bytes at the place where an upload stands; how many there are now."""
+        size = self._size(digest, sender)
+        if offset + len(data) > size:
+            raise Denied(RefusalCode.TOO_LARGE, "there is more of it than was announced", where="upload")
+        received = self.inbox.add_part(digest, offset, data)
+        try:
+            self._size(digest, sender)
+        except Denied:  # a deletion order has taken the upload away meanwhile: nothing of it may come back
+            self.inbox.drop_part(digest)
+            raise
+        return received
+
+    def finish(self, digest: str, sender: str, key: str, when: datetime) -> Statement:
+        """Take a complete upload and return the receipt; once more, and the receipt is the same."""
+        settled = self.inbox.settled(digest, sender)
+        if settled is None:
+            size = self._size(digest, sender)
+            if self.inbox.uploaded(digest) < size:
+                raise Denied(RefusalCode.TRUNCATED, "not all of the upload has arrived", where="upload")
+        try:
+            receipt = self.inbox.accept(digest, when, by=key)
+        except Denied:
+            self.inbox.drop_part(digest)
+            self._forget(digest, sender)
+            raise
+        self._forget(digest, sender)
+        return receipt
+
+    def give_up(self, digest: str, sender: str) -> None:
+        """Let go of an upload and of its bytes."""
+        self._size(digest, sender)
+        self.inbox.drop_part(digest)
+        self._forget(digest, sender)
+
+    def account(self, sender: str) -> Account:
+        """What a sender has here."""
+        return self.database.read(lambda connection: _account(connection, sender))
+
+    def _forget(self, digest: str, sender: str) -> None:
+        table = schema.uploads
+        chosen = table.delete().where(table.c.digest == digest, table.c.sender == sender)
+        self.database.write(lambda connection: connection.execute(chosen))
+
+    def _size(self, digest: str, sender: str) -> int:
+        table = schema.uploads
+        chosen = sql.select(table.c.size).where(table.c.digest == digest, table.c.sender == sender)
+        found = self.database.read(lambda connection: connection.scalar(chosen))
+        if found is None:
+            raise Denied(RefusalCode.NOT_FOUND, "no such upload was announced", where="upload")
+        return int(found)
 
 
-STATUS = {
-    RefusalCode.MALFORMED: 422,
-    RefusalCode.TRUNCATED: 409,
-    RefusalCode.TAMPERED: 422,
-    RefusalCode.FORGED: 403,
-    RefusalCode.UNKNOWN_SENDER: 403,
-    RefusalCode.UNKNOWN_KEY: 422,
-    RefusalCode.RETIRED_KEY: 422,
-    RefusalCode.WRONG_STUDY: 404,
-    RefusalCode.WRONG_DOCUMENT: 409,
-    RefusalCode.REPLAYED: 409,
-    RefusalCode.TOO_LARGE: 413,
-    RefusalCode.NO_CONSENT: 403,
-    RefusalCode.NOT_APPROVED: 403,
-    RefusalCode.NOT_FOUND: 404,
-    RefusalCode.EXPIRED: 403,
-    RefusalCode.NOT_YOURS: 403,
-    RefusalCode.OUT_OF_STEP: 409,
-    RefusalCode.QUOTA: 403,
-    RefusalCode.UNSIGNED: 401,
-}
+def _account(connection: sql.Connection, sender: str) -> Account:
+    inbox, uploads, keys = schema.inbox, schema.uploads, schema.sender_keys
+    theirs = sql.select(keys.c.key).where(keys.c.name == sender)
 
-_TITLES = {
-    Trouble.NO_SUCH_PATH: "there is nothing under this address",
-    Trouble.NO_SUCH_METHOD: "this cannot be done with what is under this address",
-    Trouble.TOO_MANY: "too many requests in a short time",
-    Trouble.TOO_SLOW: "the request did not arrive in time",
-    Trouble.BUSY: "the service has too much to do",
-    Trouble.FAILED: "the service failed; what was asked for may or may not have been done",
-}
-_REMEDIES = {
-    Trouble.NO_SUCH_PATH: "look at /openapi.json",
-    Trouble.NO_SUCH_METHOD: "look at /openapi.json",
-    Trouble.TOO_MANY: "wait as long as Retry-After says",
-    Trouble.TOO_SLOW: "send smaller parts, or mend the line",
-    Trouble.BUSY: "try again soon",
-    Trouble.FAILED: "try again: everything here can be repeated without harm",
-}
-_TROUBLE_STATUS = {
-    Trouble.NO_SUCH_PATH: 404,
-    Trouble.NO_SUCH_METHOD: 405,
-    Trouble.TOO_MANY: 429,
-    Trouble.TOO_SLOW: 408,
-    Trouble.BUSY: 503,
-    Trouble.FAILED: 500,
-}
+    def counted() -> Iterator[int]:
+        for table, chosen in ((inbox, inbox.c.sender.in_(theirs)), (uploads, uploads.c.sender == sender)):
+            query = sql.select(sql.func.count(), sql.func.coalesce(sql.func.sum(table.c.size), 0)).where(
+                chosen
+            )
+            yield from (int(number) for number in connection.execute(query).one())
 
-
-class Problem(BaseModel):
-    """Why a request was refused."""
-
-    type: str = Field(examples=["urn:abaton:refusal:no-consent"])
-    title: str = Field(description="One line for people.")
-    status: int = Field(ge=400, le=599)
-    code: str = Field(description="One word for programs.", examples=["no-consent"])
-    reason: str = Field("", description="For 'no-consent': why.", examples=["expired"])
-    remedy: str = Field(description="What to do.")
-    received: int | None = Field(None, description="For 'out-of-step': how many bytes have arrived.")
-
-
-@dataclass(eq=False)
-class Refusal(Exception):
-    """An answer that is a refusal: its status, its code and what else to say."""
-
-    status: int
-    code: str
-    title: str
-    remedy: str
-    reason: str = ""
-    received: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, error: Denied, *, status: int | None = None, received: int | None = None) -> Refusal:
-        """The refusal that tells of something denied; its words are ours, never the sender's."""
-        chosen = STATUS[error.code] if status is None else status
-        headers = {"www-authenticate": "Abaton"} if chosen == 401 else {}
-        return cls(chosen, error.code.value, error.what, error.remedy, error.reason, received, headers)
-
-    @classmethod
-    def by(cls, trouble: Trouble, wait: float = 0) -> Refusal:
-        """The refusal of a request that governance never saw."""
-        headers = {"retry-after": str(max(1, round(wait + 0.5)))} if wait else {}
-        if trouble is Trouble.TOO_SLOW:
-            headers["connection"] = "close"
-        title, remedy = _TITLES[trouble], _REMEDIES[trouble]
-        return cls(_TROUBLE_STATUS[trouble], trouble.value, title, remedy, headers=headers)
-
-    def body(self) -> bytes:
-        """The answer's body."""
-        told: dict[str, Any] = {
-            "type": f"urn:abaton:refusal:{self.code}",
-            "title": self.title,
-            "status": self.status,
-            "code": self.code,
-            "reason": self.reason,
-            "remedy": self.remedy,
-        }
-        if self.received is not None:
-            told["received"] = self.received
-        return json.dumps(told).encode()
+    return Account(*counted())
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,36 +165,49 @@ class Limits:
     Args:
         part: The most bytes of one part of an upload.
         body: The most bytes of any other request.
+        held: The most bytes of all requests that are being read or answered.
         room: What one sender may have at the centre.
+        person_room: What one person may have there.
+        enrolments: People who may enrol in a minute from one address.
         head_seconds: How long the head of a request may take to arrive.
         body_seconds: How long its body may take.
+        read_seconds: How long an answer may wait to be read.
         request_seconds: How long a request may take altogether.
         sender_rate: Requests a second of one sender, in the long run.
         address_rate: Requests a second from one address, signed or not.
         burst: How many seconds' worth of requests may come at once.
         concurrent: Requests that are worked on at once.
         waiting: Requests that may wait for their turn; more are sent away.
+        connections: Open connections, from everybody.
+        each: Open connections from one address.
     """
 
     part: int = 1 << 20
     body: int = 1 << 18
+    held: int = 1 << 27
     room: Room = field(default_factory=Room)
+    person_room: Room = field(default_factory=lambda: Room(1 << 26, 4, 1 << 28))
+    enrolments: float = 30
     head_seconds: float = 10
     body_seconds: float = 60
+    read_seconds: float = 30
     request_seconds: float = 120
     sender_rate: float = 50
     address_rate: float = 100
     burst: float = 4
     concurrent: int = 16
     waiting: int = 128
+    connections: int = 1024
+    each: int = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the sender's name, and the key that signed the request."""
+    """Who asks: the sender's name, the key that signed the request, and in which role."""
 
     name: str
     key: str
+    role: SenderRole = SenderRole.SITE
 
 
 def _now() -> datetime:
@@ -236,20 +236,24 @@ class Centre:
         self.uploads = Uploads(inbox, self.limits.room)
         self._forgot = tick()
 
-    def caller(self, header: str, method: str, target: str, body: bytes) -> Caller:
-        """Who signed a request; refused unless it is a site that is known, now, for the first time."""
+    def room_of(self, caller: Caller) -> Room:
+        """What a caller may have at the centre."""
+        return self.limits.person_room if caller.role is SenderRole.PERSON else self.limits.room
+
+    def caller(self, stated: tuple[str, str], asked: Asked) -> Caller:
+        """Who signed a request; refused unless it is a site or a person who is known, now, for the first time."""
         senders = self.inbox.senders
-        asked = Asked.of(self.inbox.signer.id, method, target, body)
         key = authenticate(
-            header,
+            stated,
             asked,
-            lambda found: senders.signing(found, SenderRole.SITE),
+            lambda found: senders.signing(found, SenderRole.SITE, SenderRole.PERSON),
             self.inbox.database,
             self.now(),
+            WITHDRAWAL_WINDOW if asked.path.endswith("/v1/withdrawals") else WINDOW,
         )
         if self.tick() > self._forgot + WINDOW.total_seconds():
             self._forgot = self.tick()
             forget_nonces(self.inbox.database, self.now())
         owner = senders.owner(key)
         assert owner is not None
-        return Caller(owner.name, key)
+        return Caller(owner.name, key, owner.role)

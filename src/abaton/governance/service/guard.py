@@ -2,35 +2,177 @@
 
 Invariants:
 (1) nothing that is not signed by a known site gets past, but for a few public addresses;
-(2) no body is read beyond its limit in bytes and in seconds;
-(3) every answer from 400 on has its audit entry before it leaves, with a code and never with content; floods of
-unsigned requests are told together, so that nobody can fill the chain;
+(2) nothing of a body is read before the caller is known, nor beyond its limit in bytes and in seconds;
+(3) every answer from 400 on has its audit entry before it leaves, with a code and never with content; floods are told
+together, those of strangers and those of a sender, so that nobody can fill the chain;
 (4) no answer repeats what was sent, and no failure shows where it happened.
+
+Refusals over HTTP have one form (RFC 9457) and one status for each code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 
 from abaton.errors import AbatonError
 from abaton.governance.audit import Entry
-from abaton.governance.refusals import Denied, RefusalCode
-from abaton.governance.service.centre import MEDIA_TYPE, Caller, Centre, Rates, Refusal, Trouble
+from abaton.governance.senders import Asked, content_digest
+from abaton.governance.service.centre import Caller, Centre
+from abaton.governance.words import Denied, RefusalCode
+from abaton.listening import (
+    App,
+    Full,
+    Gone,
+    Memory,
+    Message,
+    Rates,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    TooSlow,
+    address_of,
+    again,
+    read_body,
+)
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+MEDIA_TYPE = "application/problem+json"
 
-PUBLIC = ("/openapi.json", "/v1/health", "/v1/centre", "/v1/studies")
+
+class Trouble(StrEnum):
+    """What can be wrong with a request beyond what governance refuses."""
+
+    NO_SUCH_PATH = "no-such-path"
+    NO_SUCH_METHOD = "no-such-method"
+    TOO_MANY = "too-many-requests"
+    TOO_SLOW = "too-slow"
+    BUSY = "busy"
+    FAILED = "failed"
+
+
+STATUS = {
+    RefusalCode.MALFORMED: 422,
+    RefusalCode.TRUNCATED: 409,
+    RefusalCode.TAMPERED: 422,
+    RefusalCode.FORGED: 403,
+    RefusalCode.UNKNOWN_SENDER: 403,
+    RefusalCode.UNKNOWN_KEY: 422,
+    RefusalCode.RETIRED_KEY: 422,
+    RefusalCode.WRONG_STUDY: 404,
+    RefusalCode.WRONG_DOCUMENT: 409,
+    RefusalCode.REPLAYED: 409,
+    RefusalCode.TOO_LARGE: 413,
+    RefusalCode.NO_CONSENT: 403,
+    RefusalCode.NOT_APPROVED: 403,
+    RefusalCode.NOT_FOUND: 404,
+    RefusalCode.EXPIRED: 403,
+    RefusalCode.NOT_YOURS: 403,
+    RefusalCode.OUT_OF_STEP: 409,
+    RefusalCode.QUOTA: 403,
+    RefusalCode.UNSIGNED: 401,
+}
+
+_TITLES = {
+    Trouble.NO_SUCH_PATH: "there is nothing under this address",
+    Trouble.NO_SUCH_METHOD: "this cannot be done with what is under this address",
+    Trouble.TOO_MANY: "too many requests in a short time",
+    Trouble.TOO_SLOW: "the request did not arrive in time",
+    Trouble.BUSY: "the service has too much to do",
+    Trouble.FAILED: "the service failed; what was asked for may or may not have been done",
+}
+_REMEDIES = {
+    Trouble.NO_SUCH_PATH: "look at /openapi.json",
+    Trouble.NO_SUCH_METHOD: "look at /openapi.json",
+    Trouble.TOO_MANY: "wait as long as Retry-After says",
+    Trouble.TOO_SLOW: "send smaller parts, or mend the line",
+    Trouble.BUSY: "try again soon",
+    Trouble.FAILED: "try again: everything here can be repeated without harm",
+}
+_TROUBLE_STATUS = {
+    Trouble.NO_SUCH_PATH: 404,
+    Trouble.NO_SUCH_METHOD: 405,
+    Trouble.TOO_MANY: 429,
+    Trouble.TOO_SLOW: 408,
+    Trouble.BUSY: 503,
+    Trouble.FAILED: 500,
+}
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    type: str = Field(examples=["urn:abaton:refusal:no-consent"])
+    title: str = Field(description="One line for people.")
+    status: int = Field(ge=400, le=599)
+    code: str = Field(description="One word for programs.", examples=["no-consent"])
+    reason: str = Field("", description="For 'no-consent': why.", examples=["expired"])
+    remedy: str = Field(description="What to do.")
+    received: int | None = Field(None, description="For 'out-of-step': how many bytes have arrived.")
+
+
+@dataclass(eq=False)
+class Refusal(Exception):
+    """An answer that is a refusal: its status, its code and what else to say."""
+
+    status: int
+    code: str
+    title: str
+    remedy: str
+    reason: str = ""
+    received: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: Denied, *, status: int | None = None, received: int | None = None) -> Refusal:
+        """The refusal that tells of something denied; its words are ours, never the sender's."""
+        chosen = STATUS[error.code] if status is None else status
+        headers = {"www-authenticate": "Signature"} if chosen == 401 else {}
+        return cls(chosen, error.code.value, error.what, error.remedy, error.reason, received, headers)
+
+    @classmethod
+    def by(cls, trouble: Trouble, wait: float = 0) -> Refusal:
+        """The refusal of a request that governance never saw."""
+        headers = {"retry-after": str(max(1, round(wait + 0.5)))} if wait else {}
+        if trouble is Trouble.TOO_SLOW:
+            headers["connection"] = "close"
+        title, remedy = _TITLES[trouble], _REMEDIES[trouble]
+        return cls(_TROUBLE_STATUS[trouble], trouble.value, title, remedy, headers=headers)
+
+    def body(self) -> bytes:
+        """The answer's body."""
+        told: dict[str, Any] = {
+            "type": f"urn:abaton:refusal:{self.code}",
+            "title": self.title,
+            "status": self.status,
+            "code": self.code,
+            "reason": self.reason,
+            "remedy": self.remedy,
+        }
+        if self.received is not None:
+            told["received"] = self.received
+        return json.dumps(told).encode()
+
+
+_PERSONS_BODY = 16 * 1024
+PUBLIC = (
+    "/openapi.json",
+    "/v1/health",
+    "/v1/centre",
+    "/v1/studies",
+    "/v1/persons",
+    "/v1/persons/withdrawals",
+)
 _HEADERS = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -38,6 +180,7 @@ _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"strict-transport-security", b"max-age=63072000"),
 )
+_TOLD_OF_STRANGERS, _TOLD_OF_SENDERS = (1 / 600, 100), (1 / 60, 1000)
 _log = logging.getLogger("abaton.intake")
 
 
@@ -54,10 +197,15 @@ class Guard:
         self.app, self.centre, self.limits = app, centre, limits
         self._senders = Rates(limits.sender_rate, limits.sender_rate * limits.burst, centre.tick)
         self._addresses = Rates(limits.address_rate, limits.address_rate * limits.burst, centre.tick)
-        self._told = Rates(5, 100, centre.tick)  # audit entries about callers who are not known
-        self._untold = 0
+        self._enrolments = Rates(limits.enrolments / 60, limits.enrolments, centre.tick)
+        # Audit entries about refusals: of those who are not known, all together, and of each sender.
+        self._told = {
+            known: Rates(rate, at_once, centre.tick)
+            for known, (rate, at_once) in ((False, _TOLD_OF_STRANGERS), (True, _TOLD_OF_SENDERS))
+        }
+        self._untold: Counter[str] = Counter()
         self._turns = asyncio.Semaphore(limits.concurrent)
-        self._inside = 0
+        self._inside, self._memory = 0, Memory(limits.held)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -75,7 +223,7 @@ class Guard:
             await answering.refuse(Refusal.of(error))
         except TimeoutError:
             await answering.refuse(Refusal.by(Trouble.TOO_SLOW))
-        except ClientDisconnect:
+        except Gone:
             pass
         except Exception as error:
             if answering.has_begun:  # told already, see the service's own handler
@@ -85,64 +233,72 @@ class Guard:
             await answering.refuse(Refusal.by(trouble, wait=1 if trouble is Trouble.BUSY else 0))
 
     async def _answer(self, scope: Scope, receive: Receive, answering: _Answering) -> None:
-        address = (scope.get("client") or ("",))[0]
-        if wait := self._addresses.take(address):
+        if wait := self._addresses.take(address_of(scope)):
+            raise Refusal.by(Trouble.TOO_MANY, wait)
+        if scope["path"].startswith("/v1/persons") and (wait := self._enrolments.take(address_of(scope))):
             raise Refusal.by(Trouble.TOO_MANY, wait)
         if self._inside >= self.limits.concurrent + self.limits.waiting:
             raise Refusal.by(Trouble.BUSY, wait=1)
         self._inside += 1
         try:
-            body = await self._body(scope, receive)
-            answering.has_read = True
-            async with self._turns:
-                if not _is_public(scope["path"]):
-                    await self._identify(scope, body, answering)
-                await self.app(scope, _again(body), answering)
+            asked = None if _is_public(scope["path"]) else await self._identify(scope, answering)
+            with self._memory.held() as take:
+                body = await self._body(scope, receive, take)
+                answering.has_read = True
+                if asked is not None and asked.content != content_digest(body):
+                    answering.caller = None  # the signature is theirs, and this body is not
+                    what = "the body is not the one that was signed"
+                    raise Refusal.of(Denied(RefusalCode.FORGED, what, where="request"), status=401)
+                async with self._turns:
+                    await self.app(scope, again(body), answering)
         finally:
             self._inside -= 1
 
-    async def _identify(self, scope: Scope, body: bytes, answering: _Answering) -> None:
-        header = b"".join(value for name, value in scope["headers"] if name == b"authorization")
-        target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-        words = header.decode("latin-1"), scope["method"], target.decode("latin-1")
+    async def _identify(self, scope: Scope, answering: _Answering) -> Asked:
+        """Find out who asks, and for what, before anything of the body is read."""
+        path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+        stated = _header(scope, b"signature-input"), _header(scope, b"signature")
+        # The centre is ours, whatever the header says: what was signed for another one does not fit.
+        content, centre = _header(scope, b"content-digest"), self.centre.inbox.signer.id
+        asked = Asked(scope["method"], path, f"?{query}", content, centre)
         try:
-            caller = await run_in_threadpool(self.centre.caller, *words, body)
+            async with self._turns:
+                caller = await run_in_threadpool(self.centre.caller, stated, asked)
         except Denied as error:  # whatever is wrong with a signature: nobody has shown who they are
             raise Refusal.of(error, status=401) from None
         answering.caller = scope.setdefault("state", {})["caller"] = caller
         if wait := self._senders.take(caller.name):
             raise Refusal.by(Trouble.TOO_MANY, wait)
+        return asked
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        limit = self.limits.part if "/parts/" in scope["path"] else self.limits.body
-        declared = b"".join(value for name, value in scope["headers"] if name == b"content-length")
-        if declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
-            raise Refusal.of(_too_large())
-        pieces, size = [], 0
+    async def _body(self, scope: Scope, receive: Receive, take: Callable[[int], None]) -> bytes:
+        limits = self.limits
+        most = limits.part if "/parts/" in scope["path"] else limits.body
+        if _is_public(
+            scope["path"]
+        ):  # anybody may ask; only those who enrol, or leave by paper, send anything
+            most = _PERSONS_BODY if scope["path"].startswith("/v1/persons") else 0
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    piece = message.get("body", b"")
-                    size += len(piece)
-                    if size > limit:
-                        raise Refusal.of(_too_large())
-                    pieces.append(piece)
-                    if not message.get("more_body", False):
-                        return b"".join(pieces)
-        except TimeoutError:
+            return await read_body(scope, receive, most=most, seconds=limits.body_seconds, take=take)
+        except TooLarge:
+            raise Refusal.of(_too_large()) from None
+        except TooSlow:
             raise Refusal.by(Trouble.TOO_SLOW) from None
+        except Full:
+            raise Refusal.by(Trouble.BUSY, wait=1) from None
 
     async def audit(self, code: str, status: int, caller: Caller | None) -> None:
-        """Write down that a request was refused; of callers who are not known, a few a second one by one."""
-        if caller is None and self._told.take("unknown"):
-            self._untold += 1
+        """Write down that a request was refused.
+
+        Of callers who are not known a hundred are told, then six in an hour; of a sender a thousand, then one a minute.
+        """
+        name = caller.name if caller else ""
+        if self._told[caller is not None].take(name):
+            self._untold[name] += 1
             return
         detail: dict[str, str | int] = {"status": status}
-        if self._untold:
-            detail["untold"], self._untold = self._untold, 0
+        if self._untold[name]:
+            detail["untold"] = self._untold.pop(name)
         entry = Entry("request-refused", code, actor=caller.key if caller else "", detail=detail)
         try:
             await run_in_threadpool(self.centre.inbox.audit.append, entry, self.centre.now())
@@ -187,14 +343,9 @@ def _is_public(path: str) -> bool:
     return path in PUBLIC or path.startswith("/v1/studies/")
 
 
-def _again(body: bytes) -> Receive:
-    """A body that was read, to be read once more."""
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Message:
-        return messages.pop() if messages else {"type": "http.disconnect"}
-
-    return receive
+def _header(scope: Scope, wanted: bytes) -> str:
+    """A header of a request; one that stands there twice is joined, and is then none that is taken."""
+    return b", ".join(value for name, value in scope["headers"] if name == wanted).decode("latin-1")
 
 
 def _too_large() -> Denied:

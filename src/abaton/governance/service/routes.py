@@ -1,28 +1,130 @@
-"""What can be asked of the service.
+"""What can be asked of the service, in which form, and how it is put together: routes, and the gate before them.
 
-The service put together: routes, the gate before them, and one form for every refusal.
+The OpenAPI document is made from the forms; nothing may stand in them but what is named.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.models import HTTPBase
 from fastapi.security.base import SecurityBase
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from abaton import __version__
 from abaton.errors import AbatonError
-from abaton.governance.enrolling import take_consent
-from abaton.governance.refusals import Denied, RefusalCode
-from abaton.governance.service import models
-from abaton.governance.service.centre import MEDIA_TYPE, Caller, Centre, Problem, Refusal, Trouble
-from abaton.governance.service.guard import App, Guard, log_failure
+from abaton.governance.elsewhere import ask_of, take_consent
+from abaton.governance.service.centre import Caller, Centre
+from abaton.governance.service.guard import MEDIA_TYPE, Guard, Problem, Refusal, Trouble, log_failure
+from abaton.governance.words import Denied, RefusalCode
+from abaton.listening import App
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="A SHA-256 fingerprint.")]
+Tag = Annotated[str, Field(pattern="^[A-Z2-7]{26}$", description="A person's tag.")]
+Size = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class Form(BaseModel):
+    """A form in which nothing may stand but what is named."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Statement(Form):
+    """A signed statement; what its body says depends on its kind (docs/intake.md)."""
+
+    format: Literal["abaton-statement/1"]
+    kind: Annotated[str, Field(max_length=64)]
+    body: dict[str, Any]
+    signer: Annotated[str, Field(max_length=64, examples=["ed25519:ABCDEFGHIJKLMNOPQRSTUVWXYZ"])]
+    signature: Annotated[str, Field(max_length=128, description="Ed25519, base64.")]
+
+
+class Health(Form):
+    """Whether the service works."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Room(Form):
+    """The limits of the service, so that a sender can keep to them."""
+
+    part_bytes: int
+    upload_bytes: int
+    open_uploads: int
+    total_bytes: int
+
+
+class CentreKeys(Form):
+    """The centre's public keys and limits. Compare the fingerprints with those that the centre reads out."""
+
+    keys: dict[str, Any] = Field(description="A public key file (abaton-keys/1).")
+    limits: Room
+
+
+class StudyLine(Form):
+    """A published study."""
+
+    study: str
+    document: Digest
+    version: int
+    published: str
+    ends: str = Field(description="Empty if not stated.")
+    open: bool
+
+
+class Studies(Form):
+    """All published studies, each with its current document."""
+
+    studies: list[StudyLine]
+
+
+class Announcement(Form):
+    """An upload that is about to begin."""
+
+    digest: Digest
+    size: Annotated[int, Field(ge=1, lt=2**53)]
+
+
+class Upload(Form):
+    """How far an upload has come; with its receipt if it was taken."""
+
+    digest: Digest
+    received: Size
+    receipt: Statement | None = None
+
+
+class Account(Form):
+    """What the caller has at the centre."""
+
+    sender: str
+    envelopes: Size
+    bytes: Size
+    open: Size
+    open_bytes: Size
+
+
+class Consent(BaseModel):
+    """A FHIR R4 Consent: codes, dates, addresses and the person's tag, and no free text."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={"required": ["resourceType", "status", "scope", "patient", "policy", "provision"]},
+    )
+
+    resourceType: Literal["Consent"]
+    status: Literal["active"]
+    scope: dict[str, Any]
+    patient: dict[str, Any]
+    policy: list[dict[str, Any]]
+    provision: dict[str, Any]
+
 
 _MEANINGS = {
     401: "Not signed, by nobody known, not for this, not now, or not for the first time.",
@@ -45,11 +147,11 @@ def _answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 class Signed(SecurityBase):
-    """Requests are signed by a site's Ed25519 key (docs/intake.md); the gate has checked it already."""
+    """Requests are signed by a site's Ed25519 key (RFC 9421, docs/intake.md); the gate has checked it already."""
 
     def __init__(self) -> None:
-        self.model = HTTPBase(scheme="Abaton", description="Ed25519 over the request; see docs/intake.md.")
-        self.scheme_name = "Abaton"
+        self.model = HTTPBase(scheme="Signature", description="RFC 9421 with Ed25519; see docs/intake.md.")
+        self.scheme_name = "Signature"
 
     async def __call__(self, request: Request) -> Caller:
         """Who signed the request."""
@@ -58,7 +160,7 @@ class Signed(SecurityBase):
 
 
 By = Annotated[Caller, Security(Signed())]
-InPath = Annotated[models.Digest, Path()]
+InPath = Annotated[Digest, Path()]
 
 
 def _centre(request: Request) -> Centre:
@@ -72,32 +174,31 @@ signed = APIRouter(prefix="/v1", tags=["signed"])
 
 
 @public.get("/health", responses=_answers())
-def health(centre: At) -> models.Health:
+def health(centre: At) -> Health:
     """Whether the service and its database work."""
     centre.inbox.senders.find("nobody")
-    return models.Health()
+    return Health()
 
 
 @public.get("/centre", responses=_answers())
-def keys(centre: At) -> models.CentreKeys:
+def keys(centre: At) -> CentreKeys:
     """The centre's public keys and limits."""
     limits, room = centre.limits, centre.limits.room
-    told = models.Room(
+    told = Room(
         part_bytes=limits.part, upload_bytes=room.upload, open_uploads=room.open, total_bytes=room.total
     )
-    return models.CentreKeys(keys=centre.inbox.ring.row(), limits=told)
+    return CentreKeys(keys=centre.inbox.ring.row(), limits=told)
 
 
 @public.get("/studies", responses=_answers())
-def studies(centre: At) -> models.Studies:
+def studies(centre: At) -> Studies:
     """The published studies."""
     now = centre.now()
     names = ("study", "document", "version", "published", "ends")
     found = centre.inbox.registry.studies()
-    return models.Studies(
+    return Studies(
         studies=[
-            models.StudyLine(**{name: getattr(one, name) for name in names}, open=one.is_open(now))
-            for one in found
+            StudyLine(**{name: getattr(one, name) for name in names}, open=one.is_open(now)) for one in found
         ]
     )
 
@@ -112,29 +213,44 @@ def study(document: InPath, centre: At) -> dict[str, Any]:
     raise Denied(RefusalCode.NOT_FOUND, "there is no such study document", where="study")
 
 
+@public.post("/persons", responses=_answers(403, 404, 409, 422))
+def person(enrolment: Statement, centre: At) -> Statement:
+    """Enrol a person who takes part with a key of their own: signed with that very key, a signed receipt out."""
+    return Statement(**centre.inbox.persons.enrol(enrolment.model_dump(), centre.now()))
+
+
+@public.post("/persons/withdrawals", responses=_answers(403, 409, 422))
+def recovery(order: Statement, centre: At) -> Statement:
+    """Carry out a person's deletion order that was signed with the key on paper, on whatever device."""
+    return Statement(**centre.inbox.delete_by_recovery(order.model_dump(), centre.now()))
+
+
 @signed.post("/consents", responses=_answers(401, 403, 404, 409, 422))
-def consent(given: models.Consent, by: By, centre: At) -> models.Statement:
+def consent(given: Consent, by: By, centre: At) -> Statement:
     """Enrol a person, or note their wish to be told of studies: a FHIR Consent in, a signed receipt out."""
     resource = given.model_dump(exclude_unset=True)
+    about = ask_of(resource)
+    centre.inbox.persons.check(by.name, about.subject, about.study)
     receipt = take_consent(
         centre.inbox.database, resource, by.name, by.key, centre.inbox.signer, centre.now()
     )
-    return models.Statement(**receipt)
+    return Statement(**receipt)
 
 
 @signed.post("/uploads", status_code=201, responses=_answers(401, 403, 413, 422))
-def announce(given: models.Announcement, by: By, centre: At) -> models.Upload:
+def announce(given: Announcement, by: By, centre: At) -> Upload:
     """Announce a sealed envelope by fingerprint and size; it goes on from where it stands."""
-    received = centre.uploads.announce(given.digest, given.size, by.name, centre.now())
-    return models.Upload(digest=given.digest, received=received)
+    room = centre.room_of(by)
+    received = centre.uploads.announce(given.digest, given.size, by.name, centre.now(), room=room)
+    return Upload(digest=given.digest, received=received)
 
 
 @signed.get("/uploads/{digest}", responses=_answers(401, 404, 422))
-def upload(digest: InPath, by: By, centre: At) -> models.Upload:
+def upload(digest: InPath, by: By, centre: At) -> Upload:
     """How far an upload has come, and its receipt if it was taken."""
     received, receipt = centre.uploads.received(digest, by.name), centre.inbox.settled(digest, by.name)
-    told = None if receipt is None else models.Statement(**receipt)
-    return models.Upload(digest=digest, received=received, receipt=told)
+    told = None if receipt is None else Statement(**receipt)
+    return Upload(digest=digest, received=received, receipt=told)
 
 
 @signed.put(
@@ -149,26 +265,26 @@ def upload(digest: InPath, by: By, centre: At) -> models.Upload:
 )
 async def part(
     digest: InPath, offset: Annotated[int, Path(ge=0, lt=2**53)], request: Request, by: By, centre: At
-) -> models.Upload:
+) -> Upload:
     """Add bytes at the place where the upload stands; elsewhere, the answer tells where that is."""
     data = await request.body()
 
-    def work() -> models.Upload:
+    def work() -> Upload:
         try:
             received = centre.uploads.add(digest, offset, data, by.name)
         except Denied as error:
             if error.code is RefusalCode.OUT_OF_STEP:
                 raise Refusal.of(error, received=centre.uploads.received(digest, by.name)) from None
             raise
-        return models.Upload(digest=digest, received=received)
+        return Upload(digest=digest, received=received)
 
     return await run_in_threadpool(work)
 
 
 @signed.post("/uploads/{digest}/finish", responses=_answers(401, 403, 404, 409, 422))
-def finish(digest: InPath, by: By, centre: At) -> models.Statement:
+def finish(digest: InPath, by: By, centre: At) -> Statement:
     """Have a complete upload taken: the signed receipt, given when the envelope is on disk and on the list."""
-    return models.Statement(**centre.uploads.finish(digest, by.name, by.key, centre.now()))
+    return Statement(**centre.uploads.finish(digest, by.name, by.key, centre.now()))
 
 
 @signed.delete("/uploads/{digest}", status_code=204, responses=_answers(401, 404, 422))
@@ -179,17 +295,17 @@ def give_up(digest: InPath, by: By, centre: At) -> Response:
 
 
 @signed.post("/withdrawals", responses=_answers(401, 403, 409, 422))
-def withdrawal(order: models.Statement, by: By, centre: At) -> models.Statement:
+def withdrawal(order: Statement, by: By, centre: At) -> Statement:
     """Carry out a signed deletion order: everything of one person in one study goes, and a receipt is signed."""
     if order.signer != by.key:
         raise Denied(RefusalCode.FORGED, "the order is not by the one who brings it", where="order")
-    return models.Statement(**centre.inbox.delete(order.model_dump(), centre.now()))
+    return Statement(**centre.inbox.delete(order.model_dump(), centre.now()))
 
 
 @signed.get("/account", responses=_answers(401))
-def account(by: By, centre: At) -> models.Account:
+def account(by: By, centre: At) -> Account:
     """What the caller has here."""
-    return models.Account(sender=by.name, **asdict(centre.uploads.account(by.name)))
+    return Account(sender=by.name, **asdict(centre.uploads.account(by.name)))
 
 
 _ABOUT = (

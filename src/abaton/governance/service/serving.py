@@ -1,4 +1,4 @@
-"""Listening: on this machine alone unless the line is encrypted, and not for ever to anybody."""
+"""Listening: on this machine alone unless the line is encrypted, and not forever to anybody."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import uvicorn
 
 from abaton.errors import Refused, SettingsError
 from abaton.governance.service.centre import Centre, Limits
-from abaton.governance.service.guard import App
 from abaton.governance.service.routes import make_app
-from abaton.listening import Impatient
-
-_HEAD_BYTES = 16 * 1024
+from abaton.listening import App, Port
+from abaton.listening import configure as listening
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,9 @@ class Listen:
     def check(self) -> None:
         """Refuse to listen where the line would not be encrypted."""
         if (self.certificate is None) != (self.key is None):
-            raise SettingsError("TLS is set up by half", remedy="give --certificate and --key together")
+            raise SettingsError(
+                "TLS is only half set up", remedy="give --certificate and --certificate-key together"
+            )
         for path in (self.certificate, self.key):
             if path is not None and not path.is_file():
                 raise SettingsError("the TLS file cannot be read", where=str(path), remedy="check the path")
@@ -50,6 +50,11 @@ class Listen:
                 where=self.host,
                 remedy="give --certificate and --key, or --behind-proxy if a proxy ends TLS",
             )
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether whoever asks from elsewhere does so over TLS, which may end at a proxy."""
+        return self.certificate is not None or self.behind_proxy
 
     @property
     def is_loopback(self) -> bool:
@@ -90,25 +95,19 @@ def serve_app(
 
 def configure(app: App, listen: Listen, limits: Limits) -> uvicorn.Config:
     """The settings of the web server."""
-    more: dict[str, Any] = {}
+    tls: dict[str, Any] = {}
     if listen.certificate is not None:
-        more = {"ssl_certfile": str(listen.certificate), "ssl_keyfile": str(listen.key)}
-    return uvicorn.Config(
+        tls = {"ssl_certfile": str(listen.certificate), "ssl_keyfile": str(listen.key)}
+    each = limits.connections if listen.behind_proxy else limits.each  # there all have the proxy's address
+    bounds = Port(limits.head_seconds, limits.read_seconds, connections=limits.connections, each=each)
+    return listening(
         app,
+        bounds,
+        backlog=limits.concurrent + limits.waiting,
         host=listen.host,
         port=listen.port,
-        http=_impatient(limits.head_seconds),
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
         proxy_headers=listen.behind_proxy,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=30,
-        h11_max_incomplete_event_size=_HEAD_BYTES,
-        backlog=limits.concurrent + limits.waiting,
-        **more,
+        **tls,
     )
 
 
@@ -126,10 +125,3 @@ class _Server(uvicorn.Server):
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         self._ready(f"{'https' if self.config.is_ssl else 'http'}://{name}:{port}")
-
-
-def _impatient(seconds: float) -> type[Impatient]:
-    class Timed(Impatient):
-        head_seconds = seconds
-
-    return Timed

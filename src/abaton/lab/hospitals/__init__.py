@@ -10,10 +10,26 @@ from typing import Any
 
 import numpy as np
 
+from abaton.lab.hospitals.omop import load_omop, write_omop
 from abaton.lab.hospitals.people import HOSPITALS, Hospital, Person, people
 from abaton.lab.hospitals.resources import resources
+from abaton.lab.hospitals.spreadsheets import write_spreadsheets
+from abaton.lab.hospitals.tables import tables
 
-__all__ = ["HOSPITALS", "Hospital", "Person", "people", "records", "resources", "study_text", "write"]
+__all__ = [
+    "HOSPITALS",
+    "Hospital",
+    "Person",
+    "load_omop",
+    "people",
+    "records",
+    "resources",
+    "study_text",
+    "tables",
+    "write",
+    "write_omop",
+    "write_spreadsheets",
+]
 
 
 def records(name: str, seed: int, *, scale: float = 1.0) -> Iterator[dict[str, Any]]:

@@ -38,6 +38,11 @@ _LABORATORY = {
 }
 
 
+def smoking_codes(*, answers: bool) -> dict[str, tuple[str, str]]:
+    """How smoking is written: each word, and its system and code."""
+    return {word: terms[answers][:2] for word, terms in _SMOKING.items()}
+
+
 def resources(name: str, hospital: Hospital, number: int, person: Person) -> Iterator[dict[str, Any]]:
     """Everything that a hospital has written about one person."""
     who = f"{name}-{number}"

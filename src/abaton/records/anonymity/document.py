@@ -103,7 +103,9 @@ def read_settings(study: Path) -> AnonymitySettings:
 
 def _told(error: ValidationError, where: str) -> SettingsError:
     """The first thing that is wrong, in this room's words; never the value that was found."""
-    detail = error.errors(include_url=False, include_input=False)[0]
+    found = error.errors(include_url=False, include_input=False)
+    # A key that is not known is likely the one that seems to be missing, misspelt.
+    detail = min(found, key=lambda each: each["type"] != "unexpected_keyword_argument")
     path, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     if not path:
         return SettingsError("this must be a table", where=where, remedy="see docs/anonymity.md")

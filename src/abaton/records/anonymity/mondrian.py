@@ -203,7 +203,7 @@ class _Namer:
         """The name of a range and the range it really covers.
 
         The hierarchy's name where it has one for exactly this range, else from-to, else all values; a long list
-        of values gives way to the finest name of the hierarchy that covers them all.
+        of values is replaced by the finest name of the hierarchy that covers them all.
         """
         covering = [
             (labels[step[low]], int(first[step[low]]), int(last[step[low]]))

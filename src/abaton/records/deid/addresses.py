@@ -15,13 +15,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl
 
 from abaton.errors import Refused
 from abaton.records.fhir.parsing import parse
+from abaton.records.fhir.references import by_query
 from abaton.records.sources import STDIN, Source, numbered
 
-_QUERY = re.compile(r"(?:(?:https?://.+)/)?([A-Z][A-Za-z]+)\?(.+)", re.DOTALL)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KIND = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
 _HEAD = 256
@@ -73,17 +72,6 @@ class Addresses:
 
 NOWHERE = Addresses()
 """No file is at hand but the document itself."""
-
-
-def by_query(reference: str) -> tuple[str, str] | None:
-    """The type and the identifier in a conditional reference, if it asks for one identifier.
-
-    >>> by_query("Patient?identifier=urn:x|7"), by_query("Patient?name=Smith")
-    (('Patient', 'urn:x|7'), None)
-    """
-    query = _QUERY.fullmatch(reference) if "?" in reference else None
-    pairs = parse_qsl(query[2]) if query else []
-    return (query[1], pairs[0][1]) if query and len(pairs) == 1 and pairs[0][0] == "identifier" else None
 
 
 def named_by(kind: str, identifier: str) -> str:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Any
 
 from abaton.records.deid.scope import Scope
+from abaton.records.fhir.conversion import convert
 from abaton.records.fhir.dates import whole_years, year_of
 
 OLDEST = 89
@@ -54,14 +56,15 @@ _SPELT = {
 _ANNOTATION = re.compile(r"\{[^{}]*\}")
 
 
+@lru_cache(maxsize=1024)
 def per_year(unit: str) -> float:
-    """How many of a unit make a year; 0 if it is no unit of time.
+    """How many of a unit make a year, be it written with a prefix or a factor; 0 if it is no unit of time.
 
-    >>> per_year("mo"), per_year("a{age}"), per_year("kg")
-    (12.0, 1.0, 0.0)
+    >>> per_year("mo"), per_year("a{age}"), per_year("10.a"), per_year("kg")
+    (12.0, 1.0, 0.1, 0.0)
     """
     plain = _ANNOTATION.sub("", unit) if "{" in unit else unit
-    return _PER_YEAR.get(plain, 0.0)
+    return _PER_YEAR.get(plain) or convert(1.0, "a", plain) or 0.0
 
 
 def spelt_time(text: str) -> str | None:

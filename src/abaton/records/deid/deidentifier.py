@@ -23,7 +23,7 @@ from abaton.records.deid.need import Dates, Function, Mechanism, Need, Preset, R
 from abaton.records.deid.plan import LeftOut, Plan
 from abaton.records.deid.presets import rules
 from abaton.records.deid.pseudonyms import Pseudonyms
-from abaton.records.deid.references import Document, Found, clashes, identity_of, old_name, server_of
+from abaton.records.deid.references import Document, Found, clashes, identity_of, old_name
 from abaton.records.deid.repair import Repair
 from abaton.records.deid.resting import resting
 from abaton.records.deid.scope import Handler, Notes, Scope
@@ -31,9 +31,10 @@ from abaton.records.deid.tally import Tally
 from abaton.records.deid.terminology import Codes
 from abaton.records.fhir.elements import resources, table
 from abaton.records.fhir.parsing import bounded
+from abaton.records.fhir.references import server_of
 from abaton.records.fhir.versions import refuse, version_of
 from abaton.records.fhir.vocabulary import profiles
-from abaton.records.stages import Consented, ConsentedLot, Deidentified, Record
+from abaton.records.stages import Consented, ConsentedLot, Deidentified
 
 MARK = "http://interopehrate.eu/fhir/StructureDefinition/AnonymizationExtension-IEHR"
 _MARK_SYSTEM = "http://interopehrate.eu/fhir/CodeSystem/AnonymizationType-IEHR"
@@ -69,11 +70,10 @@ class Deidentifier:
         addresses: Where references lead that a document does not answer itself; nothing means that it must be asked
             for (:class:`~abaton.records.deid.addresses.Asks`).
 
-    >>> from abaton.records.stages import Record
     >>> make = Deidentifier(Need("heart"), Pseudonyms("heart", bytes(range(32))), year=2026)
-    >>> patient = Record({"resourceType": "Patient", "id": "7", "gender": "male", "birthDate": "1980-02-03"})
-    >>> made = make(Consented.on_ground(patient, "example"))
-    >>> made.content["birthDate"], made.content["id"] == made.content["identifier"][0]["value"]
+    >>> patient = {"resourceType": "Patient", "id": "7", "gender": "male", "birthDate": "1980-02-03"}
+    >>> made = make.plain(patient)
+    >>> made["birthDate"], made["id"] == made["identifier"][0]["value"]
     ('1980', True)
     """
 
@@ -113,11 +113,16 @@ class Deidentifier:
 
     def __call__(self, consented: Consented) -> Deidentified | None:
         """The de-identified record, or nothing if the study does not need it."""
-        bounded(consented.record.content)
-        (made,) = self.lot(ConsentedLot((consented.record.content,), consented.ground))
+        made = self.plain(consented.record.content)
+        return None if made is None else Deidentified(made)
+
+    def plain(self, content: dict[str, Any]) -> dict[str, Any] | None:
+        """What is left of a document, for whoever holds it to look at: it is no :class:`Deidentified`, for no study."""
+        bounded(content)
+        (made,) = self._lot((content,))
         if isinstance(made, Refused):
             raise made
-        return None if made is None else Deidentified(_own(made))
+        return None if made is None else _own(made)
 
     def lot(self, consented: ConsentedLot) -> list[dict[str, Any] | Refused | None]:
         """What is left of each of several documents: nothing if it is not needed, or why it is refused.
@@ -125,18 +130,21 @@ class Deidentifier:
         Small documents are quicker together, because what has to be set up is set up once. What comes back is to
         be written and let go: equal parts of it are one object.
         """
-        mark, contents = self._notes.mark(), consented.contents
+        return self._lot(consented.contents)
+
+    def _lot(self, contents: Sequence[dict[str, Any]]) -> list[dict[str, Any] | Refused | None]:
+        mark = self._notes.mark()
         made: list[dict[str, Any] | Refused | None]
         try:
             with resting():
-                made = list(self._documents(contents))
+                made = self._documents(contents)
         except Asks:
             self._notes.take_back(mark)
             raise
         except (LeftOut, Refused, RecursionError, *_ERRORS) as error:
             self._notes.take_back(mark)
             if len(contents) > 1:  # one of them is to blame, and only that one
-                return [self.lot(ConsentedLot((each,), consented.ground))[0] for each in contents]
+                return [self._lot((each,))[0] for each in contents]
             if isinstance(error, LeftOut):
                 kind = contents[0]["resourceType"]
                 self._notes.read.append(kind)
@@ -165,9 +173,9 @@ class Deidentifier:
         second._codes = self._codes
 
         def run(made: Deidentified) -> Deidentified:
-            out = second(Consented(Record(made.content), "de-identified before"))
+            out = second.plain(made.content)
             assert out is not None  # without a list of needs nothing is left out whole
-            return out
+            return Deidentified(out)
 
         return run
 
@@ -184,36 +192,39 @@ class Deidentifier:
 
     # Documents
 
-    def _documents(self, contents: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
-        known = resources()
-        kinds = [
-            kind if (kind := raw.get("resourceType")).__class__ is str and kind in known else self._name(raw)
+    def _documents(self, contents: Sequence[dict[str, Any]]) -> list[dict[str, Any] | Refused | None]:
+        known, notes = resources(), self._notes
+        wanted = [
+            (
+                kind
+                if (kind := raw.get("resourceType")).__class__ is str and kind in known
+                else self._name(raw),
+                old if (old := raw.get("id")).__class__ is str and old else _alone(raw),
+                "",
+            )
             for raw in contents
         ]
         if self._link_by:
-            for raw, kind in zip(contents, kinds, strict=True):
+            for raw, (kind, _, _) in zip(contents, wanted, strict=True):
                 if kind == "Patient":
                     self._link(raw)
-        named = self.names.identities(
-            [
-                (kind, old if (old := raw.get("id")).__class__ is str and old else _alone(raw, kind), "")
-                for raw, kind in zip(contents, kinds, strict=True)
-            ]
-        )
-        scope, wants, resource, read = self._scope, bool(self.need.wants), self._resource, self._notes.read
         if len(self._alone.targets) > _MOST_TARGETS:
             self._alone.targets.clear()
-        for raw, kind, identity in zip(contents, kinds, named, strict=True):
+        made: list[dict[str, Any] | Refused | None] = []
+        scope, wants = self._scope, bool(self.need.wants)
+        for raw, (kind, _, _), identity in zip(contents, wanted, self.names.identities(wanted), strict=True):
             if kind == "Bundle":
-                yield self._bundle(raw, 0)
+                made.append(self._bundle(raw, 0))
                 continue
-            read.append(kind)
+            notes.read.append(kind)
             part = self._needed(raw, kind) if wants else raw
             if part is None:
-                yield None
+                made.append(None)
                 continue
             scope.turn(raw, identity)
-            yield resource(part, kind, scope)
+            made.append(self._resource(part, kind, scope))
+        self._alone.settle()
+        return made
 
     def _document(self, root: dict[str, Any] | None) -> Document:
         days = self.need.deidentification.shift_days
@@ -308,6 +319,7 @@ class Deidentifier:
             todo.append((part, resource, kind, url, server))
         named = iter(document.enter([found for found in todo if found[2] != "Bundle"]))
         made = self._collect(document, todo, named, depth, without, left_out)
+        document.settle()
         if wants and not made:
             self._notes.left_out.append(("Bundle", "nothing in it is needed by the study"))
             return None
@@ -409,10 +421,16 @@ class Deidentifier:
             body = {}
             kind.repair(body, part, scope)
         # Most resources need nothing but a head before their body: that is made in one go.
-        if kind.plain and not scope.used and "identifier" not in raw and "extension" not in body:
+        if kind.plain and not scope.used and "extension" not in body:
             meta = self._kept_meta(raw["meta"]) if "meta" in raw else self._meta
             self._notes.kept.append(name)
-            return {"resourceType": name, "id": identity, "meta": meta, "extension": self._marks, **body}
+            if "identifier" not in raw or not kind.identifier:
+                return {"resourceType": name, "id": identity, "meta": meta, "extension": self._marks, **body}
+            made = self._identifier(identity)
+            return {
+                "resourceType": name, "id": identity, "meta": meta, "extension": self._marks,
+                "identifier": [made] if kind.identifier == "many" else made, **body,
+            }  # fmt: skip
         out = self._head(raw, name, identity, marked=kind.marked)
         contained = self._contained(inside, scope) if scope.used else None
         if contained:
@@ -497,8 +515,9 @@ class Deidentifier:
         if raw.__class__ is not dict:
             return self._meta
         listed, security = raw.get("profile"), raw.get("security")
-        if security is None and listed.__class__ is list and len(listed) == 1 and listed[0].__class__ is str:
-            return self._profiled.get(listed[0], self._meta)
+        if security is None and listed.__class__ is list and len(listed) == 1:
+            (only,) = listed
+            return self._profiled.get(only, self._meta) if only.__class__ is str else self._meta
         out: dict[str, Any] = {"security": [*self._meta["security"]]}
         if listed.__class__ is list:
             known = [p for p in listed if p.__class__ is str and p in profiles()]
@@ -514,9 +533,9 @@ class Deidentifier:
         return {"value": identity} if self._paper else {"system": self.names.system, "value": identity}
 
 
-def _alone(resource: dict[str, Any], kind: str) -> str:
+def _alone(resource: dict[str, Any]) -> str:
     """What a resource without an id is known by; a Bundle is known by what is left in it."""
-    return "" if kind == "Bundle" else old_name(resource)
+    return "" if resource["resourceType"] == "Bundle" else old_name(resource)
 
 
 def _refusal(error: Exception) -> Refused:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from abaton.records.deid.deidentifier import Deidentifier
 from abaton.records.deid.need import Need
 from abaton.records.deid.pseudonyms import Pseudonyms
-from abaton.records.stages import Consented
+from abaton.records.stages import Record
 
 
 class Told(NamedTuple):
@@ -19,10 +19,10 @@ class Told(NamedTuple):
     why: str
 
 
-def explain(consented: Consented, need: Need, names: Pseudonyms, *, year: int) -> list[Told]:
+def explain(record: Record, need: Need, names: Pseudonyms, *, year: int) -> list[Told]:
     """What every rule did to a record, in the order of the paths."""
     make = Deidentifier(need, names, year=year, trace=True)
-    make(consented)
+    make.plain(record.content)
     tally = make.tally()
     rows = [Told(path, count, 0, why) for (path, why), count in tally.passed.items()]
     rows += [Told(path, 0, count, why) for (path, why), count in tally.dropped.items()]

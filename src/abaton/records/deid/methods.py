@@ -102,6 +102,7 @@ def pseudonymise(_: Settings, node: Node) -> Handler:
             return scope.drop(node, "malformed")
         if not address:
             return scope.names.identity("name", value)
+        scope.document.settle()
         entry = scope.document.targets.get(value)
         return entry["reference"] if entry is not None else _address(value, scope)
 

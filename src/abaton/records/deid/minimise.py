@@ -11,10 +11,9 @@ from typing import Any
 
 from abaton.errors import SettingsError
 from abaton.records.deid.need import CodeFilter, DateFilter, Function, Need, Want
-from abaton.records.deid.rules import children
 from abaton.records.deid.scope import Notes
 from abaton.records.fhir.dates import overlap
-from abaton.records.fhir.elements import resources, table
+from abaton.records.fhir.elements import children, resources, table
 from abaton.records.fhir.versions import refuse, version_of
 
 _ALWAYS = frozenset({"resourceType", "id", "meta", "identifier", "subject", "patient", "modifierExtension"})

@@ -213,6 +213,8 @@ class Plan:
     def _object(self, node: Node, states: States, *, under: Under) -> Handler:
         fields = table()[node.type]
         shapes: dict[tuple[str, ...], Shape] = {}
+        last_keys: tuple[str, ...] | None = None  # most objects look like the one before
+        last = Shape((), None, -1, settled=False)
         repair = Repair(node.type)
         fixup = FIXUPS.get(node.type)
 
@@ -243,14 +245,16 @@ class Plan:
         def run(value: Any, scope: Scope) -> Any:
             if value.__class__ is not dict:
                 return scope.drop(node, "malformed")
+            nonlocal last, last_keys
             keys = tuple(value)
-            steps, dropped, full, settled = shapes.get(keys) or learn(keys)
+            if keys != last_keys:
+                last, last_keys = shapes.get(keys) or learn(keys), keys
+            steps, dropped, full, settled = last
             if dropped is not None:
                 scope.seen(dropped)
             out = {}
             for key, handler in steps:
-                made = handler(value[key], scope)
-                if made is not None:
+                if (made := handler(value[key], scope)) is not None:
                     out[key] = made
             if settled and len(out) == full and not scope.tells:
                 return out

@@ -3,15 +3,15 @@
 A new identity has 16 bytes: 11 that stand for the old identity and 5 that prove it was made here. It is
 written as 26 letters and digits (base32) in ``id``, and as a UUID in ``fullUrl``.
 
-* keyed: the 11 bytes are HMAC-SHA-256(study key, site, server, type, old id); the study key is HKDF(key,
+* keyed: the 11 bytes are BLAKE2b(study key; site, server, type, old id); the study key is HKDF(key,
 study id);
 * random (pseudo-identity): the 11 bytes come from a random source and live only in the mapping table.
 
 Invariants:
 (1) the same old identity under the same study key gives the same new one, in every document and process;
 (2) an identity made under the same key is recognised by its proof and left as it is, so de-identifying twice
-changes nothing; the proof hangs on the key, so nobody else can write one;
-(3) without a key, everything hangs on a key drawn for this export and thrown away: nothing can be linked
+changes nothing; the proof depends on the key, so nobody else can write one;
+(3) without a key, everything depends on a key drawn for this export and thrown away: nothing can be linked
 later.
 """
 
@@ -34,7 +34,6 @@ _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
 _REMEMBERED = 20_000
 _AT_ONCE = 256
 _MOST_BEGUN = 1_000
-_sha256 = hashlib.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,36 +100,17 @@ def check_key(key: bytes) -> bytes:
     return key
 
 
-class _Hmac:
-    """HMAC-SHA-256 with the key's two blocks hashed once: three times faster on short messages.
+def _keyed(key: bytes, size: int, start: bytes) -> hashlib.blake2b:
+    """BLAKE2b under a key (RFC 7693), with what all its messages begin with read once.
 
-    What many messages begin with can be hashed once, too.
+    >>> whole, begun = _keyed(b"key", 11, b"ab"), _keyed(b"key", 11, b"a")
+    >>> begun.update(b"b")
+    >>> begun.digest() == whole.digest()
+    True
     """
-
-    __slots__ = ("inner", "outer")
-
-    def __init__(self, key: bytes) -> None:
-        block = (key if len(key) <= 64 else hashlib.sha256(key).digest()).ljust(64, b"\0")
-        self.inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
-        self.outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
-
-    def __call__(self, message: bytes) -> bytes:
-        inner, outer = self.inner.copy(), self.outer.copy()
-        inner.update(message)
-        outer.update(inner.digest())
-        return outer.digest()
-
-    def begun(self, start: bytes) -> _Hmac:
-        """The same for messages that all begin so.
-
-        >>> whole = _Hmac(b"key")
-        >>> whole.begun(b"a")(b"b") == whole(b"ab")
-        True
-        """
-        made = _Hmac(b"")
-        made.inner, made.outer = self.inner.copy(), self.outer
-        made.inner.update(start)
-        return made
+    made = hashlib.blake2b(key=key, digest_size=size)
+    made.update(start)
+    return made
 
 
 def _upper(half: int) -> int:
@@ -146,7 +126,9 @@ _SPREAD = [(3 * half, _upper(half)) for half in (16, 8, 4, 2, 1)]
 _LETTERS = _ALPHABET.encode() * 8
 
 
-_THREE = [a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET]
+_TWO = [
+    a + b for a in _ALPHABET for b in _ALPHABET
+]  # a table of three would not stay in a processor's own memory
 
 
 def letters(token: bytes) -> str:
@@ -155,11 +137,12 @@ def letters(token: bytes) -> str:
     >>> letters(bytes(range(16)))
     'AAAQEAYEAUDAOCAJBIFQYDIOB4'
     """
-    n, of = int.from_bytes(token, "big") << 7, _THREE
+    n, of = int.from_bytes(token, "big") << 2, _TWO
     first = (
-        f"{of[n >> 120]}{of[n >> 105 & 32767]}{of[n >> 90 & 32767]}{of[n >> 75 & 32767]}{of[n >> 60 & 32767]}"
+        f"{of[n >> 120]}{of[n >> 110 & 1023]}{of[n >> 100 & 1023]}{of[n >> 90 & 1023]}{of[n >> 80 & 1023]}"
     )
-    return f"{first}{of[n >> 45 & 32767]}{of[n >> 30 & 32767]}{of[n >> 15 & 32767]}{of[n & 32767]}"[:26]
+    then = f"{of[n >> 70 & 1023]}{of[n >> 60 & 1023]}{of[n >> 50 & 1023]}{of[n >> 40 & 1023]}"
+    return f"{first}{then}{of[n >> 30 & 1023]}{of[n >> 20 & 1023]}{of[n >> 10 & 1023]}{of[n & 1023]}"
 
 
 def letters_of(tokens: Sequence[bytes]) -> list[str]:
@@ -250,15 +233,15 @@ class Pseudonyms:
         self.study, self.site = study, site
         self.system = f"urn:uuid:{uuid.uuid5(_STUDIES, study)}"
         self._sink, self._issue = sink, issue
-        self._hmac = _Hmac(derive(key, study, "identity"))
-        self._proof = derive(key, study, "proof")
+        self._key = derive(key, study, "identity")
+        self._proof = _keyed(derive(key, study, "proof"), _PROOF, b"proof\0")
         self._prefix = f"{site}\0".encode()
-        self._begun: dict[tuple[str, str], _Hmac] = {}
+        self._begun: dict[tuple[str, str], hashlib.blake2b] = {}
         self._known: dict[tuple[str, str, str], str] = {}
         self._addresses: dict[str, str] = {}
         self._issued: set[str] = set()
         self._links: dict[str, str] = {}
-        self._linked = self._hmac.begun(b"\0\0linked\0")  # no site in it
+        self._linked = _keyed(self._key, _BODY, b"\0\0linked\0")  # no site in it
 
     def link(self, old: str, value: str) -> None:
         """Know a Patient by an identifier that is the same at every site, instead of by the id at this one.
@@ -275,22 +258,26 @@ class Pseudonyms:
 
     def token(self, kind: str, old: str, server: str = "") -> bytes:
         """The 16 bytes that stand for something old."""
-        begun = self._begun.get((kind, server)) or self._begin(kind, server)
-        inner, outer = begun.inner.copy(), begun.outer.copy()
-        inner.update(old.encode())
-        outer.update(inner.digest())
-        body = outer.digest()[:_BODY]
-        return body + _sha256(self._proof + body).digest()[:_PROOF]
+        name = (self._begun.get((kind, server)) or self._begin(kind, server)).copy()
+        name.update(old.encode())
+        return self._proven(name.digest())
 
-    def _begin(self, kind: str, server: str) -> _Hmac:
+    def _proven(self, body: bytes) -> bytes:
+        """A body with its proof."""
+        proof = self._proof.copy()
+        proof.update(body)
+        return body + proof.digest()
+
+    def _begin(self, kind: str, server: str) -> hashlib.blake2b:
         if len(self._begun) >= _MOST_BEGUN:
             self._begun.clear()
-        made = self._begun[kind, server] = self._hmac.begun(self._prefix + f"{server}\0{kind}\0".encode())
+        start = self._prefix + f"{server}\0{kind}\0".encode()
+        made = self._begun[kind, server] = _keyed(self._key, _BODY, start)
         return made
 
     def sign(self, body: bytes) -> str:
         """A new identity with a given body (11 random bytes), with its proof."""
-        return letters(body[:_BODY] + hashlib.sha256(self._proof + body[:_BODY]).digest()[:_PROOF])
+        return letters(self._proven(body[:_BODY]))
 
     def is_ours(self, text: str) -> bool:
         """Whether a text is an identity that was made here."""
@@ -301,8 +288,7 @@ class Pseudonyms:
 
     def proves(self, token: bytes) -> bool:
         """Whether 16 bytes carry our proof."""
-        made = hashlib.sha256(self._proof + token[:_BODY]).digest()[:_PROOF]
-        return hmac.compare_digest(made, token[_BODY:])
+        return hmac.compare_digest(self._proven(token[:_BODY]), token)
 
     def identity(self, kind: str, old: str, server: str = "") -> str:
         """The new identity of a resource, or the old one if it was made here."""
@@ -340,18 +326,20 @@ class Pseudonyms:
         """The 16 bytes of each, and by its place what is known or issued otherwise."""
         tokens: list[bytes] = []
         others: dict[int, str] = {}
-        begun_for, proof, issued = self._begun, self._proof, self._issued
+        begun, proven, issued = self._begun, self._proof, self._issued
+        # People are named like anything else, unless a table or an identifier has a say in it.
+        apart = self._sink is not None or self._issue is not None or bool(self._links)
         for kind, old, server in wanted:
-            if kind == "Patient" or len(old) == 26 or old in issued:
+            if (apart and kind == "Patient") or len(old) == 26 or old in issued:
                 others[len(tokens)] = self.identity(kind, old, server)
                 tokens.append(_BETWEEN)
                 continue
-            begun = begun_for.get((kind, server)) or self._begin(kind, server)
-            inner, outer = begun.inner.copy(), begun.outer.copy()  # token(), without its calls
-            inner.update(old.encode())
-            outer.update(inner.digest())
-            body = outer.digest()[:_BODY]
-            tokens.append(body + _sha256(proof + body).digest()[:_PROOF])
+            # token(), without its calls
+            name, proof = (begun.get((kind, server)) or self._begin(kind, server)).copy(), proven.copy()
+            name.update(old.encode())
+            body = name.digest()
+            proof.update(body)
+            tokens.append(body + proof.digest())
         return tokens, others
 
     def address(self, identity: str) -> str:
@@ -367,7 +355,7 @@ class Pseudonyms:
 
     def number(self, purpose: str, about: str) -> int:
         """A secret whole number below 2^64, always the same for the same purpose and thing."""
-        return int.from_bytes(self._hmac(f"{purpose}\0{about}".encode())[:8], "big")
+        return int.from_bytes(_keyed(self._key, 8, f"{purpose}\0{about}".encode()).digest(), "big")
 
     def forget(self) -> None:
         """Drop what was remembered for speed."""
@@ -378,8 +366,9 @@ class Pseudonyms:
         token = self.token("Patient", old, server)
         own = token
         if old in self._links:
-            body = self._linked(self._links[old].encode())[:_BODY]
-            own = body + _sha256(self._proof + body).digest()[:_PROOF]
+            linked = self._linked.copy()
+            linked.update(self._links[old].encode())
+            own = self._proven(linked.digest())
         if self._sink is None and self._issue is None:
             return letters(own)
         tag = letters(self.token("tag", letters(token)))

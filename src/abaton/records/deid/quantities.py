@@ -44,22 +44,15 @@ def measure(settings: Settings, node: Node) -> Handler:
         number: Any = value.get("value")
         system, code = value.get("system"), value.get("code")
         plain = number.__class__ is float or number.__class__ is int
-        short = plain and not is_age and -_SHORT < number < _SHORT
-        if (
-            short
-            and len(value) == 4
-            and system == UCUM
-            and code.__class__ is str
-            and code in usual
-            and "unit" in value
-        ):
+        known = plain and len(value) == 4 and code.__class__ is str and code in usual
+        if known and system == UCUM and -_SHORT < number < _SHORT and "unit" in value:
             scope.seen(unit_only)
             return {"value": number, "system": UCUM, "code": code}
         made: dict[str, Any] = {"value": number} if plain else {}
         unit = value.get("unit")
         if code is not None and scope.codes.knows(system, code):
             made["system"], made["code"] = system, code
-            if system == UCUM and len(usual) < _MOST and not per_year(code):
+            if system == UCUM and len(usual) < _MOST and not is_age and not per_year(code):
                 usual.add(code)
         elif unit.__class__ is str:
             _put_unit(made, unit)
@@ -76,9 +69,12 @@ def measure(settings: Settings, node: Node) -> Handler:
             told = made.get("code") if made.get("system") == UCUM else made.get("unit")
             if told is None or (is_long(number) and not is_plausible(number, told, scope.raw)):
                 return scope.drop(node, "number too long")
-        if plain and cap and number > cap:
-            each = per_year(made.get("code") or made.get("unit") or "")
-            if is_age and not each and unit is not None and "unit" not in made and "code" not in made:
+        if plain and cap:
+            # What the unit was counts, even if too much is written beside it for it to stay.
+            told = made.get("code") or made.get("unit") or code or unit
+            each = per_year(told) if told.__class__ is str else 0.0
+            strange = unit is not None and "unit" not in made and "code" not in made
+            if is_age and number > cap and not each and strange:
                 return scope.drop(node, "age in a unit that is not understood")
             each = each or (1.0 if is_age else 0.0)
             if each and number > cap * each:

@@ -17,53 +17,26 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from abaton.records.deid.addresses import Addresses, Asks, by_query, identifiers, named_by
+from abaton.records.deid.addresses import Addresses, Asks, identifiers, named_by
 from abaton.records.deid.ages import death_of
 from abaton.records.deid.pseudonyms import Pseudonyms
 from abaton.records.deid.scope import Beside, Handler, Node, Notes, Scope
 from abaton.records.deid.scrub import words_of
 from abaton.records.fhir.elements import resources
+from abaton.records.fhir.references import LITERAL, SUBJECTS, by_query, server_of
 
 if TYPE_CHECKING:
     from abaton.records.deid.methods import Settings
     from abaton.records.deid.terminology import Codes
 
-_REST = re.compile(
-    r"(?:(https?://.+|[a-z][a-z0-9+.-]*:.+)/)?([A-Z][A-Za-z]+)/([^/?#|]+)(?:/_history/[^/]*)?(?:#.*)?"
-)
 _UUID = re.compile(
     r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"
 )
 _REMEMBERED = 20_000
-SUBJECTS = ("subject", "patient", "beneficiary", "individual", "for", "candidate")
-"""The elements in which a resource names the person it is about."""
 
 
 # An entry of a Bundle: the part of it that is needed, the whole, its type, its address, and its server if that counts.
 Found = tuple[dict[str, Any] | None, dict[str, Any], str, Any, str]
-
-
-def target_of(pointer: object) -> str:
-    """One name for what a Reference points at, whichever form it has; empty if it points nowhere else.
-
-    >>> target_of({"reference": "https://h/r4/Patient/1/_history/2"}), target_of({"reference": "Patient/1"})
-    ('Patient/1', 'Patient/1')
-    >>> target_of({"reference": "Patient?identifier=urn:x|7"})
-    'identifier urn:x|7'
-    """
-    if not isinstance(pointer, dict):
-        return ""
-    reference, by = pointer.get("reference"), pointer.get("identifier")
-    if isinstance(reference, str) and reference:
-        match = _REST.fullmatch(reference) if "/" in reference else None
-        if match is not None and match[2] in resources():
-            return f"{match[2]}/{match[3]}"
-        if (asked := by_query(reference)) is not None:
-            return f"identifier {asked[1]}"
-        return "" if reference.startswith("#") else reference
-    if isinstance(by, dict) and isinstance(by.get("value"), str):
-        return f"identifier {by.get('system') or ''}|{by['value']}"
-    return ""
 
 
 class Document:
@@ -76,6 +49,7 @@ class Document:
         "_named",
         "_nowhere",
         "_places",
+        "_unnamed",
         "_wanted",
         "_words",
         "addresses",
@@ -109,6 +83,7 @@ class Document:
         self._wanted: Sequence[tuple[str, str, str]] = ()
         self._named: Sequence[tuple[str, str]] = ()
         self.only_subject = ""
+        self._unnamed: list[tuple[dict[str, str], str, str]] = []
         self._places: dict[tuple[str, str], str] | None = None
         self._identifiers: dict[str, set[str]] | None = None
         self._words: frozenset[str] | None = None
@@ -141,15 +116,27 @@ class Document:
         return [(found[1], named[0]) for found, named in zip(self._found, self._named, strict=True)]
 
     def pointer(self, reference: str) -> dict[str, str] | None:
-        """The new form of a reference that is not to a contained resource; all that mean the same share it."""
+        """The new form of a reference that is not to a contained resource; all that mean the same share it.
+
+        What it says may be written into it later (:meth:`settle`).
+        """
         found = self.targets.get(reference)
         if found is None and reference not in self._nowhere:
-            new = self._turn(reference)
-            if new is not None:
-                found = self.targets[reference] = {"reference": new}
+            found = self._turn(reference)
+            if found is not None:
+                self.targets[reference] = found
             elif len(self._nowhere) < _REMEMBERED:
                 self._nowhere.add(reference)
         return found
+
+    def settle(self) -> None:
+        """Name what was pointed at since the last time: many at once are named more quickly than one by one."""
+        if not self._unnamed:
+            return
+        unnamed, self._unnamed = self._unnamed, []
+        new = self.names.identities([(kind, old, "") for _, kind, old in unnamed])
+        for (pointer, kind, _), identity in zip(unnamed, new, strict=True):
+            pointer["reference"] = f"{kind}/{identity}"
 
     def logical(self, kind: str, system: str, value: str) -> dict[str, Any] | None:
         """The new form of a reference by identifier."""
@@ -181,6 +168,7 @@ class Document:
             )
         else:
             found = None
+        self.settle()
         return found.get("reference", "") if found else ""
 
     def last_year(self, scope: Scope) -> int:
@@ -208,19 +196,28 @@ class Document:
             self._words = words_of(self.root)
         return self._words
 
-    def _turn(self, reference: str) -> str | None:
+    def _turn(self, reference: str) -> dict[str, str] | None:
         kind, slash, old = reference.partition("/")
-        if slash and kind in resources() and old.isalnum():  # as nearly always; the rest has more forms
-            return self._place(kind, old) or f"{kind}/{self.names.identity(kind, old)}"
-        match = _REST.fullmatch(reference) if "/" in reference else None
+        if slash and kind in resources() and old.replace("-", "").isalnum():
+            return self._literal(kind, old)  # as nearly always; the rest has more forms
+        match = LITERAL.fullmatch(reference) if slash else None
         if match is not None and match[2] in resources():
-            return self._place(match[2], match[3]) or f"{match[2]}/{self.names.identity(match[2], match[3])}"
+            return self._literal(match[2], match[3])
         if (asked := by_query(reference)) is not None:
-            return self._by_identifier(*asked)
-        same = _UUID.fullmatch(reference)
-        if same is not None and self.names.proves(bytes.fromhex("".join(same.groups()))):
-            return reference
-        return self._elsewhere(reference)
+            new = self._by_identifier(*asked)
+        else:
+            same = _UUID.fullmatch(reference)
+            ours = same is not None and self.names.proves(bytes.fromhex("".join(same.groups())))
+            new = reference if ours else self._elsewhere(reference)
+        return None if new is None else {"reference": new}
+
+    def _literal(self, kind: str, old: str) -> dict[str, str]:
+        """The new form of a reference by type and id: to an entry, or to something that is named later."""
+        place = self._place(kind, old)
+        pointer = {"reference": place or ""}
+        if place is None:
+            self._unnamed.append((pointer, kind, old))
+        return pointer
 
     def _elsewhere(self, name: str) -> str | None:
         """What a name leads to that this document does not answer."""
@@ -252,12 +249,6 @@ class Document:
         if here is not None:
             return next(iter(here)) if len(here) == 1 else None
         return self._elsewhere(named_by(kind, identifier))
-
-
-def server_of(full_url: object) -> str:
-    """The server in the address of an entry, if it has one."""
-    match = _REST.fullmatch(full_url) if isinstance(full_url, str) else None
-    return (match[1] or "") if match is not None else ""
 
 
 def clashes(entries: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
@@ -307,15 +298,16 @@ def remap(_: Settings, node: Node) -> Handler:
     display = beside.of(("reference", "display"))
 
     def run(value: Any, scope: Scope) -> Any:
-        reference = value.get("reference") if value.__class__ is dict else None
-        new = scope.targets.get(reference) if reference.__class__ is str else None
-        if new is None:
+        try:
+            new = scope.targets.get(value["reference"])
+        except (KeyError, TypeError):
             return general(value, scope)
-        if len(value) == 1:
-            return new
-        if len(value) == 2 and "display" in value:
-            scope.seen(display)
-            return new
+        if new is not None:
+            if len(value) == 1:
+                return new
+            if len(value) == 2 and "display" in value:
+                scope.seen(display)
+                return new
         return general(value, scope)
 
     def general(value: Any, scope: Scope) -> Any:
@@ -332,7 +324,10 @@ def remap(_: Settings, node: Node) -> Handler:
             new = scope.document.pointer(reference)
             if new is None:
                 return scope.drop(node, "reference that leads nowhere")
-            return {**new, "type": kind} if kind else new
+            if not kind:
+                return new
+            scope.document.settle()
+            return {**new, "type": kind}
         by = value.get("identifier")
         if by.__class__ is dict and by.get("value").__class__ is str:
             system = by.get("system")

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from abaton.errors import SettingsError
 from abaton.records.deid.need import Rule
-from abaton.records.fhir.elements import Element, Fields, is_primitive, resources, table
+from abaton.records.fhir.elements import children, is_primitive, resources, table
 
 _ROOT = re.compile(r"nodesByType\('([A-Za-z]\w*)'\)|([A-Z]\w*)")
 _STEP = re.compile(r"\.(?:where\(([a-z]\w*(?:\.[a-z]\w*)*)\s*=\s*'([^']*)'\)|([a-z]\w*))")
@@ -127,14 +127,6 @@ def _below(text: str, types: frozenset[str], name: str) -> frozenset[str]:
     if not found:
         _refuse(text, f"R4 has no element '{name}' there")
     return frozenset(found)
-
-
-def children(fields: Fields, name: str) -> list[Element]:
-    """The elements that a step finds: by name, or every type of a choice."""
-    exact = fields.get(name)
-    if exact is not None:
-        return [exact]
-    return [element for element in fields.values() if element.choice and element.stem == name]
 
 
 def _refuse(text: str, why: str) -> NoReturn:

@@ -102,6 +102,7 @@ class Scope:
     """One resource on its way through the plan."""
 
     __slots__ = (
+        "by_code",
         "codes",
         "container",
         "document",
@@ -124,6 +125,7 @@ class Scope:
         self.raw, self.identity, self.document, self.container = raw, identity, document, container
         self.names: Pseudonyms = document.names
         self.codes, self.targets, self.year = document.codes, document.targets, document.year
+        self.by_code = document.codes.by_code
         self.seen, self.drops = document.notes.seen.append, document.notes.drops.append
         self.local: dict[str, str] = _NONE if container is None else container.local
         self.used: set[str] = set() if container is None else container.used

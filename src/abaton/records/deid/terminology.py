@@ -31,7 +31,7 @@ class Codes(dict[Any, dict[str, Any] | None]):
         super().__init__()
         self._named = named
         # Most codes have one system only: asking for the code alone saves a pair and its hash.
-        self.by_code: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.by_code: dict[str, tuple[str, dict[str, Any], bool]] = {}
 
     def __missing__(self, pair: tuple[Any, Any]) -> dict[str, Any] | None:
         """Look a pair up for the first time."""
@@ -42,7 +42,7 @@ class Codes(dict[Any, dict[str, Any] | None]):
         if len(self) < _REMEMBERED:
             self[pair] = made
             if made is not None:
-                self.by_code.setdefault(code, (system, made))
+                self.by_code.setdefault(code, (system, made, code in TELLING))
         return made
 
     def knows(self, system: Any, code: Any) -> bool:
@@ -92,25 +92,32 @@ def concept(node: Node, general: Handler) -> Handler:
     """A CodeableConcept with one known code, in one step; anything else goes the general way."""
     text = (f"{node.path}.text", "no rule")
     display = (f"{node.path}.coding.display", "text beside a code")
-    beside = {(2, 3): Dropped((text, display)), (2, 2): Dropped((text,)), (1, 3): Dropped((display,))}
+    # By the sizes of the concept and of its code: what is dropped beside them.
+    beside = {
+        (1, 2): None,
+        (1, 3): Dropped((display,)),
+        (2, 2): Dropped((text,)),
+        (2, 3): Dropped((text, display)),
+    }
+    sizes = {8 * outer + inner: dropped for (outer, inner), dropped in beside.items()}
 
     def run(value: Any, scope: Scope) -> Any:
         try:
             (only,) = value["coding"]
-            system, code = only["system"], only["code"]
-            found = scope.codes.by_code.get(code)
-            made = found[1] if found is not None and found[0] == system else scope.codes[system, code]
+            outer, inner = len(value), len(only)
+            dropped = sizes[8 * outer + inner]
+            system, known, tells = scope.by_code[only["code"]]
+            made = known if only["system"] == system else scope.codes[only["system"], only["code"]]
         except (KeyError, TypeError, ValueError):
             return general(value, scope)
-        size, inner = len(value), len(only)
-        if code in TELLING:
+        if tells:
             scope.tells = True
-        if made is None or inner > 3 or (inner == 3 and "display" not in only):
+        if made is None:
             return general(value, scope)
-        if size > 2 or (size == 2 and "text" not in value):
-            return general(value, scope)
-        if size + inner > 3:
-            scope.seen(beside[size, inner])
+        if dropped is not None:
+            if (outer == 2 and "text" not in value) or (inner == 3 and "display" not in only):
+                return general(value, scope)
+            scope.seen(dropped)
         return made
 
     return run

@@ -1,6 +1,6 @@
 """Features: from the columns of views to arrays that a model can be trained on, one row per subject.
 
-The plan needs the standard library only; numpy is loaded when a table is made.
+The plan needs pydantic; numpy is loaded when a table is made.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from abaton.records.features.findings import Finding, Reason, Report, masked
 from abaton.records.features.plan import (
     Category,
+    Features,
+    FollowUp,
+    IndexDate,
     Input,
     Join,
     Kind,
@@ -23,16 +26,19 @@ from abaton.records.features.plan import (
 )
 
 if TYPE_CHECKING:
-    from abaton.records.features.hiding import hidden, histogram
-    from abaton.records.features.making import Featurised, featurise
+    from abaton.records.features.hiding import hidden, histogram, in_ranges
+    from abaton.records.features.making import Featurised, featurise, featurise_people
     from abaton.records.features.scaling import Moments, Scaled, Statistics, pooled, scaled, statistics
     from abaton.records.features.tables import Column, Table, columns, groups
 
 __all__ = [
     "Category",
     "Column",
+    "Features",
     "Featurised",
     "Finding",
+    "FollowUp",
+    "IndexDate",
     "Input",
     "Join",
     "Kind",
@@ -50,9 +56,11 @@ __all__ = [
     "Where",
     "columns",
     "featurise",
+    "featurise_people",
     "groups",
     "hidden",
     "histogram",
+    "in_ranges",
     "masked",
     "pooled",
     "scaled",
@@ -60,8 +68,8 @@ __all__ = [
 ]
 
 _HEAVY = {
-    **dict.fromkeys(("hidden", "histogram"), "abaton.records.features.hiding"),
-    **dict.fromkeys(("Featurised", "featurise"), "abaton.records.features.making"),
+    **dict.fromkeys(("hidden", "histogram", "in_ranges"), "abaton.records.features.hiding"),
+    **dict.fromkeys(("Featurised", "featurise", "featurise_people"), "abaton.records.features.making"),
     **dict.fromkeys(
         ("Moments", "Scaled", "Statistics", "pooled", "scaled", "statistics"),
         "abaton.records.features.scaling",

@@ -11,7 +11,7 @@ from typing import Any
 from abaton.records.features.findings import Reason, known_system
 from abaton.records.features.joins import Dated
 from abaton.records.features.moments import Moment, moment
-from abaton.records.features.plan import Category, Source, Where
+from abaton.records.features.plan import Category, FollowUp, Meaning, Measured, Source, Where, means
 from abaton.records.features.rows import Cells
 from abaton.records.fhir.conversion import convert
 from abaton.records.fhir.ucum import read_unit
@@ -30,7 +30,9 @@ class Counts:
     passed_over: Counter[str] = field(default_factory=Counter)
 
 
-def chosen(rows: Iterable[Cells], source: Source, until: Moment | None, counts: Counts) -> Iterator[Cells]:
+def chosen(
+    rows: Iterable[Cells], source: Source | FollowUp, until: Moment | None, counts: Counts
+) -> Iterator[Cells]:
     """The rows that count: those that the filter finds and that did not happen after the index date."""
     for row in rows:
         if source.where is not None and not _passes(row, source.where, counts):
@@ -43,15 +45,13 @@ def chosen(rows: Iterable[Cells], source: Source, until: Moment | None, counts: 
         yield row
 
 
-def when(row: Cells, source: Source) -> Moment | None:
+def when(row: Cells, source: Source | FollowUp) -> Moment | None:
     """When a row happened, if the source says which column tells it."""
     text = row.get(source.when) if source.when else None
     return moment(text) if isinstance(text, str) else None
 
 
-def numbers(
-    rows: Iterable[Cells], source: Source, unit: str | None, mass: float | None, counts: Counts
-) -> list[Dated[float]]:
+def numbers(rows: Iterable[Cells], source: Measured, counts: Counts) -> list[Dated[float]]:
     """The numbers of a column, all in one unit."""
     made: list[Dated[float]] = []
     for row in rows:
@@ -60,12 +60,12 @@ def numbers(
             counts.reasons[Reason.NO_VALUE] += 1
             continue
         told: float | None = float(value)
-        if unit is not None:
-            found = row.get(source.unit or "")
+        if source.unit is not None:
+            found = row.get(source.unit_column or "")
             if not isinstance(found, str):
                 counts.reasons[Reason.NO_UNIT] += 1
                 continue
-            told = convert(float(value), found, unit, molar_mass=mass)
+            told = convert(float(value), found, source.unit, molar_mass=source.molar_mass)
             if told is None:
                 known = read_unit(found) is not None
                 counts.reasons[Reason.OTHER_UNIT if known else Reason.UNKNOWN_UNIT] += 1
@@ -81,13 +81,13 @@ def categories(
     """The categories of a column, by their place in the list; one past its end is "other"."""
     made: list[Dated[int]] = []
     for row in rows:
-        pairs = _pairs(row, source.column or "", source.system)
+        pairs = _pairs(row, source.column or "", source.system_column)
         if not pairs:
             counts.reasons[Reason.NO_VALUE] += 1
             continue
-        places = [place for pair in pairs for place, each in enumerate(known) if each.means(*pair)]
+        places = [place for pair in pairs for place, each in enumerate(known) if means(each, *pair)]
         if not places:
-            foreign = _foreign(pairs, known) if source.system is not None else set()
+            foreign = _foreign(pairs, known) if source.system_column is not None else set()
             counts.systems.update(foreign)
             counts.reasons[Reason.OTHER_CODE] += not foreign
         made.append((when(row, source), places[0] if places else len(known)))
@@ -120,11 +120,11 @@ def dates(rows: Iterable[Cells], column: str, counts: Counts) -> list[Dated[str]
 
 
 def _passes(row: Cells, where: Where, counts: Counts) -> bool:
-    pairs = _pairs(row, where.column, where.system)
-    if any(where.chosen.means(*pair) for pair in pairs):
+    pairs = _pairs(row, where.column, where.system_column)
+    if any(means(where, *pair) for pair in pairs):
         return True
-    if where.system is not None:
-        counts.passed_over.update(_foreign(pairs, (where.chosen,)))
+    if where.system_column is not None:
+        counts.passed_over.update(_foreign(pairs, (where,)))
     return False
 
 
@@ -140,8 +140,8 @@ def _pairs(row: Cells, column: str, system: str | None) -> list[tuple[str | None
     ]
 
 
-def _foreign(pairs: Sequence[tuple[str | None, str]], known: Sequence[Category]) -> set[str]:
+def _foreign(pairs: Sequence[tuple[str | None, str]], known: Sequence[Meaning]) -> set[str]:
     """The systems of a cell's codes if the study uses none of them, as they may be told."""
-    ours = {system for each in known for system in each.systems}
+    ours = {term.system for each in known for term in each.codes}
     found = {system for system, _ in pairs}
     return {known_system(system or None) for system in found} if not found & ours else set()

@@ -9,6 +9,7 @@ lies in a range without an end its edge; what is not told at all is missing; who
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,8 @@ from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.encoding import encode
 from abaton.records.anonymity.federated import Choice, Histogram, show, site_histogram
 from abaton.records.anonymity.files import recoded_frame
+from abaton.records.anonymity.releases import Release, recoded_as
+from abaton.records.anonymity.tables import Table as Combinations
 from abaton.records.features.tables import Table, groups
 
 Floats = NDArray[np.float64]
@@ -40,11 +43,33 @@ def hidden(table: Table, choice: Choice, settings: AnonymitySettings) -> Table:
     frame = _frame(table, settings)
     counted = encode(frame, _by_subject(settings))
     shown = show(counted, choice, settings, floor=settings.local_floor)
+    return _renamed(table, frame, counted, shown, settings)
+
+
+def in_ranges(table: Table, node: Sequence[int], settings: AnonymitySettings) -> Table:
+    """A table in ranges that were chosen before, nobody left out: new rows, for a model that learned in these ranges.
+
+    Args:
+        table: The rows.
+        node: The level of every quasi-identifier.
+        settings: The study's.
+    """
+    frame = _frame(table, settings)
+    counted = encode(frame, _by_subject(settings))
+    shown = recoded_as(counted, node, np.ones(len(counted.counts), bool))
+    return _renamed(table, frame, counted, shown, settings)
+
+
+def _renamed(
+    table: Table, frame: pl.DataFrame, counted: Combinations, shown: Release, settings: AnonymitySettings
+) -> Table:
+    """The rows that are shown, each with its ranges."""
+    assert shown.node is not None
     asked = replace(settings, keep=(*settings.keep, _ROW))
     rows = recoded_frame(frame.lazy(), counted, shown, asked).collect()
     kept = rows[_ROW].to_numpy()
     x = table.x[kept]
-    for quasi, level in zip(settings.quasi_identifiers, choice.node, strict=True):
+    for quasi, level in zip(settings.quasi_identifiers, shown.node, strict=True):
         if level and quasi.column != table.label:
             _coarsen(table, x, quasi.column, rows[quasi.column].to_list())
     subjects = tuple(table.subjects[i] for i in kept)

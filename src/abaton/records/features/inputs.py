@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from math import floor
 
 from abaton.records.features import cells, joins
 from abaton.records.features.cells import Counts
 from abaton.records.features.moments import Moment, moment
-from abaton.records.features.plan import Input, Join, Kind, Plan, Source
+from abaton.records.features.plan import FollowUp, Input, Join, Kind, Plan, Source
 from abaton.records.features.rows import Cells, Rows
 from abaton.records.fhir.dates import whole_years
 
@@ -36,7 +35,7 @@ def indices(plan: Plan, rows: Gathered, subjects: Sequence[str]) -> dict[str, In
     made = {}
     for subject in subjects:
         counts = Counts()
-        mine = cells.chosen(_of(rows, source, subject), source, None, counts)
+        mine = cells.chosen(of_subject(rows, source, subject), source, None, counts)
         found = cells.dates(mine, source.column or "", counts)
         texts = joins.at_one_moment(found, source.join or Join.EARLIEST)
         if texts and (at := moment(min(texts))) is not None:
@@ -48,28 +47,28 @@ def values(
     each: Input, rows: Gathered, subjects: Sequence[str], index: Mapping[str, Index], counts: Counts
 ) -> list[Value]:
     """The value of one input for every subject, in their order."""
-    return [_value(each, _of(rows, each.source, subject), index.get(subject), counts) for subject in subjects]
+    return [_value(each, of_subject(rows, each, subject), index.get(subject), counts) for subject in subjects]
 
 
-def _of(rows: Gathered, source: Source, subject: str) -> Sequence[Cells]:
+def of_subject(rows: Gathered, source: Source | FollowUp, subject: str) -> Sequence[Cells]:
+    """The rows of one subject in the view that a source names."""
     return rows[source.view].of.get(subject, ())
 
 
 def _value(each: Input, rows: Sequence[Cells], index: Index | None, counts: Counts) -> Value:
-    source = each.source
     until = None if each.after_index or index is None else index.at
-    mine = cells.chosen(rows, source, until, counts)
+    mine = cells.chosen(rows, each, until, counts)
     match each.kind:
         case Kind.NUMBER:
-            found = cells.numbers(mine, source, each.unit, each.molar_mass, counts)
-            return _banded(joins.number(found, source.join or Join.MEAN), each.band)
+            found = cells.numbers(mine, each, counts)
+            return _banded(joins.number(found, each.join or Join.MEAN), each.band)
         case Kind.CATEGORY:
-            return joins.category(cells.categories(mine, source, each.categories, counts), source.join)
+            return joins.category(cells.categories(mine, each, each.categories, counts), each.join)
         case Kind.AGE:
             return _banded(_age(each, list(mine), index, counts), each.band)
         case Kind.FLAG:
-            held = joins.flag(cells.flags(mine, source, counts), source.join or Join.ANY)
-            if held is None and source.column is None:
+            held = joins.flag(cells.flags(mine, each, counts), each.join or Join.ANY)
+            if held is None and each.column is None:
                 held = False  # the absence of any record is a no
             return None if held is None else float(held)
         case Kind.COUNT:
@@ -77,17 +76,13 @@ def _value(each: Input, rows: Sequence[Cells], index: Index | None, counts: Coun
 
 
 def _age(each: Input, rows: Sequence[Cells], index: Index | None, counts: Counts) -> float | None:
-    found = cells.dates(rows, each.source.column or "", counts)
-    texts = joins.at_one_moment(found, each.source.join or Join.EARLIEST)
-    then = _day(each.at) if each.at is not None else index.text if index is not None else ""
+    found = cells.dates(rows, each.column or "", counts)
+    texts = joins.at_one_moment(found, each.join or Join.EARLIEST)
+    then = each.at.isoformat() if each.at is not None else index.text if index is not None else ""
     if not texts:
         return None
     years = whole_years(min(texts), then) if then else None
     return None if years is None else float(years)
-
-
-def _day(at: date) -> str:
-    return at.isoformat()
 
 
 def _banded(value: float | None, width: float | None) -> float | None:

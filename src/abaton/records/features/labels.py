@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from abaton.records.features import cells, joins
 from abaton.records.features.cells import Counts
 from abaton.records.features.findings import Reason
-from abaton.records.features.inputs import Gathered, Index
+from abaton.records.features.inputs import Gathered, Index, of_subject
 from abaton.records.features.moments import Moment, plus, within
-from abaton.records.features.plan import Join, Label, Outcome, Source
+from abaton.records.features.plan import FollowUp, Join, Label, Outcome
 from abaton.records.features.rows import Cells
 
 Labelled = float | Reason
@@ -24,18 +24,17 @@ def labels(
 
 
 def _label(label: Label, rows: Gathered, subject: str, index: Index | None, counts: Counts) -> Labelled:
-    source = label.source
-    mine = cells.chosen(_of(rows, source, subject), source, None, counts)
+    mine = cells.chosen(of_subject(rows, label, subject), label, None, counts)
     match label.kind:
         case Outcome.ANY:
             return float(any(True for _ in mine))
         case Outcome.CLASSES:
-            places = joins.category(cells.categories(mine, source, label.classes, counts), source.join)
+            places = joins.category(cells.categories(mine, label, label.classes, counts), label.join)
             place = min(places) if places else len(label.classes)
             return float(place) if place < len(label.classes) else Reason.NO_LABEL
         case Outcome.THRESHOLD | Outcome.VALUE:
-            found = cells.numbers(mine, source, label.unit, label.molar_mass, counts)
-            value = joins.number(found, source.join or Join.MEAN)
+            found = cells.numbers(mine, label, counts)
+            value = joins.number(found, label.join or Join.MEAN)
             if value is None:
                 return Reason.NO_LABEL
             return value if label.above is None else float(value > label.above)
@@ -43,15 +42,12 @@ def _label(label: Label, rows: Gathered, subject: str, index: Index | None, coun
             return _event(label, list(mine), _of_optional(rows, label.follow_up, subject), index)
 
 
-def _of(rows: Gathered, source: Source, subject: str) -> Sequence[Cells]:
-    return rows[source.view].of.get(subject, ())
-
-
-def _of_optional(rows: Gathered, source: Source | None, subject: str) -> list[Moment] | None:
+def _of_optional(rows: Gathered, source: FollowUp | None, subject: str) -> list[Moment] | None:
     if source is None:
         return None
     found = (
-        cells.when(row, source) for row in cells.chosen(_of(rows, source, subject), source, None, Counts())
+        cells.when(row, source)
+        for row in cells.chosen(of_subject(rows, source, subject), source, None, Counts())
     )
     return [then for then in found if then is not None]
 
@@ -62,7 +58,7 @@ def _event(
     """Whether an event fell in the window after the index date; who was not watched to its end is left out."""
     if index is None or label.days is None:
         return Reason.NO_DATE
-    events = [cells.when(row, label.source) for row in rows]
+    events = [cells.when(row, label) for row in rows]
     if None in events:
         return Reason.NO_DATE
     known = [then for then in events if then is not None]

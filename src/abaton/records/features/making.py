@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.errors import Refused
 from abaton.records.features.cells import Counts
 from abaton.records.features.findings import Finding, Reason, Report, masked
 from abaton.records.features.inputs import Gathered, Value, indices, values
 from abaton.records.features.labels import Labelled, labels
 from abaton.records.features.plan import Input, Missing, Outcome, Plan
-from abaton.records.features.rows import gather
+from abaton.records.features.rows import Gatherer, Rows
 from abaton.records.features.tables import Table, columns, encode
 from abaton.records.stages import Deidentified
 
@@ -36,29 +37,42 @@ class Featurised:
     lost: Counter[str] = field(default_factory=Counter, repr=False)
 
 
-def featurise(plan: Plan, records: Iterable[Deidentified]) -> Featurised:
+def featurise(plan: Plan, records: Iterable[Deidentified], *, labelled: bool = True) -> Featurised:
     """Make a site's table: one row per subject, in the order of their new identities.
 
     Args:
         plan: The study's feature plan.
         records: De-identified records of any type, in any order; a type checker refuses others.
+        labelled: Whether only subjects count whose label is known; of people for whom it is to be foretold it is not.
 
     Returns:
         The table, or none if the records cannot fill it, and the report in either case.
     """
-    rows = gather(plan, records)
-    subjects = _cohort(plan, rows)
-    index = indices(plan, rows, subjects)
+    return featurise_people(plan, (records,), labelled=labelled)
+
+
+def featurise_people(
+    plan: Plan, people: Iterable[Iterable[Deidentified]], *, labelled: bool = True
+) -> Featurised:
+    """Make a site's table of records that come person by person, or some people at a time, and let them go at once.
+
+    Memory grows with the rows of the table, and not with the records that they are made of.
+
+    Raises:
+        Refused: Records of some people say something of somebody who has a row already.
+    """
     found = {name: Counts() for name in (*(each.name for each in plan.inputs), plan.label.name)}
-    held = [values(each, rows, subjects, index, found[each.name]) for each in plan.inputs]
-    told = labels(plan.label, rows, subjects, index, found[plan.label.name])
+    made, gathered = _Made(plan, labelled=labelled), Gatherer(plan)
+    for records in people:
+        made.add(plan, gathered(records), found)
+    subjects, held, told, rows = made.in_order()
     kept = _kept(plan, held, told)
     table = _table(plan, subjects, held, told, kept)
     findings = (
         *_on_rows(plan, rows),
         *(finding for each in plan.inputs for finding in _on_input(plan, each, found[each.name])),
         *_on_dropped(plan, held, len(subjects)),
-        *_on_label(plan, found[plan.label.name], told, table),
+        *(_on_label(plan, found[plan.label.name], told, table) if labelled else ()),
         *_on_cohort(plan, table),
     )
     total = len(subjects)
@@ -70,6 +84,46 @@ def featurise(plan: Plan, records: Iterable[Deidentified]) -> Featurised:
     report = Report(masked(total, plan.floor), rows_told, gone, findings)
     lost = _lost(plan, held, told, kept)
     return Featurised(table if report.usable else None, report, len(table), lost)
+
+
+class _Made:
+    """What was made so far: subjects, their values and labels, and the rows that no view could place."""
+
+    def __init__(self, plan: Plan, *, labelled: bool) -> None:
+        self._labelled = labelled
+        self.subjects: dict[str, int] = {}
+        self.held: list[list[Value]] = [[] for _ in plan.inputs]
+        self.told: list[Labelled] = []
+        self.nobody, self.unread = Counter[str](), Counter[str]()
+
+    def add(self, plan: Plan, rows: Gathered, found: Mapping[str, Counts]) -> None:
+        """Take in the rows of some people."""
+        subjects = _cohort(plan, rows)
+        if not self.subjects.keys().isdisjoint(subjects):
+            raise Refused(
+                "a view of the study makes rows of people whom a record is not about",
+                where="[[views]]",
+                remedy="let the column 'subject' be the person that a record is about",
+            )
+        self.subjects |= {subject: len(self.subjects) + i for i, subject in enumerate(subjects)}
+        index = indices(plan, rows, subjects)
+        for each, mine in zip(plan.inputs, self.held, strict=True):
+            mine += values(each, rows, subjects, index, found[each.name])
+        if self._labelled:
+            self.told += labels(plan.label, rows, subjects, index, found[plan.label.name])
+        else:
+            self.told += [0.0] * len(subjects)  # nobody's: it is not known yet
+        for name, one in rows.items():
+            self.nobody[name] += one.nobody
+            self.unread[name] += one.unread
+
+    def in_order(self) -> tuple[tuple[str, ...], list[list[Value]], list[Labelled], Gathered]:
+        """Everybody in the order of their new identities, with what is told of them."""
+        order = sorted(self.subjects)
+        places = [self.subjects[subject] for subject in order]
+        held = [[mine[place] for place in places] for mine in self.held]
+        rows = {name: Rows({}, self.nobody[name], self.unread[name]) for name in self.nobody}
+        return tuple(order), held, [self.told[place] for place in places], rows
 
 
 def _lost(
@@ -131,7 +185,7 @@ def _on_rows(plan: Plan, rows: Gathered) -> Iterator[Finding]:
 def _on_input(plan: Plan, each: Input, counts: Counts) -> Iterator[Finding]:
     if not counts.rows:
         yield Finding(each.name, Reason.NO_ROWS, "0")
-    yield from _on_counts(each.name, counts, plan.floor, fatal=each.refuse_units)
+    yield from _on_counts(each.name, counts, plan.floor, fatal=each.wrong_unit == "refuse")
 
 
 def _on_counts(name: str, counts: Counts, floor: int, *, fatal: bool = False) -> Iterator[Finding]:

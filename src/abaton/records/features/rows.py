@@ -9,6 +9,7 @@ from typing import Any
 
 from abaton.errors import AbatonError, Refused
 from abaton.records.features.plan import Plan
+from abaton.records.fhir.bundles import opened
 from abaton.records.stages import Deidentified
 from abaton.records.views.definition import View
 
@@ -27,33 +28,41 @@ class Rows:
         return "Rows(…)"  # rows are people
 
 
-def gather(plan: Plan, records: Iterable[Deidentified]) -> dict[str, Rows]:
-    """The rows of every view of a plan, in one pass over the records.
+class Gatherer:
+    """Makes the rows of every view of a plan; the views are compiled once."""
 
-    Raises:
-        Refused: A record has not been de-identified.
-    """
-    views = {name: View.load(definition) for name, definition in plan.views.items()}
-    by_type: dict[str, list[tuple[str, View, list[str]]]] = defaultdict(list)
-    for name, view in views.items():
-        by_type[view.resource].append((name, view, [column.name for column in view.columns]))
-    found: dict[str, dict[str, list[Cells]]] = {name: defaultdict(list) for name in views}
-    nobody, unread = Counter[str](), Counter[str]()
-    for resource in _once(_resources(records)):
-        for name, view, columns in by_type.get(resource.get("resourceType", ""), ()):
-            try:
-                rows = view.rows(resource)
-            except AbatonError:
-                unread[name] += 1  # what is wrong with the record is its content: only that it is, is told
-                continue
-            for row in rows:
-                cells = dict(zip(columns, row, strict=True))
-                whose = cells.get(plan.subject)
-                if isinstance(whose, str) and whose:
-                    found[name][whose].append(cells)
-                else:
-                    nobody[name] += 1
-    return {name: Rows(dict(found[name]), nobody[name], unread[name]) for name in views}
+    def __init__(self, plan: Plan) -> None:
+        self._subject = plan.subject
+        self._views = {name: View.load(definition) for name, definition in plan.views.items()}
+        self._by_type: dict[str, list[tuple[str, View, list[str]]]] = defaultdict(list)
+        for name, view in self._views.items():
+            self._by_type[view.resource].append((name, view, [column.name for column in view.columns]))
+
+    def __call__(self, records: Iterable[Deidentified]) -> dict[str, Rows]:
+        """The rows of every view, in one pass over the records.
+
+        Raises:
+            Refused: A record has not been de-identified.
+        """
+        found: dict[str, dict[str, list[Cells]]] = {name: defaultdict(list) for name in self._views}
+        nobody, unread = Counter[str](), Counter[str]()
+        for resource in _once(_resources(records)):
+            for name, view, columns in self._by_type.get(resource.get("resourceType", ""), ()):
+                try:
+                    rows = view.rows(resource)
+                except AbatonError:
+                    unread[name] += (
+                        1  # what is wrong with the record is its content: only that it is, is told
+                    )
+                    continue
+                for row in rows:
+                    cells = dict(zip(columns, row, strict=True))
+                    whose = cells.get(self._subject)
+                    if isinstance(whose, str) and whose:
+                        found[name][whose].append(cells)
+                    else:
+                        nobody[name] += 1
+        return {name: Rows(dict(found[name]), nobody[name], unread[name]) for name in self._views}
 
 
 def _once(resources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -75,30 +84,4 @@ def _resources(records: Iterable[Deidentified]) -> Iterator[dict[str, Any]]:
                 where="features",
                 remedy="pass it through the de-identifier first",
             )
-        yield from _unpacked(record.content)
-
-
-def _unpacked(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The resources of a Bundle; what they call each other by address is named by type and id."""
-    if content.get("resourceType") != "Bundle":
-        yield content
-        return
-    entries = [entry for entry in content.get("entry", ()) if isinstance(entry.get("resource"), dict)]
-    names = {
-        entry["fullUrl"]: f"{entry['resource'].get('resourceType')}/{entry['resource'].get('id')}"
-        for entry in entries
-        if "fullUrl" in entry
-    }
-    for entry in entries:
-        yield from _unpacked(_named(entry["resource"], names))
-
-
-def _named(value: Any, names: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: names.get(item, item)
-            if key == "reference" and isinstance(item, str)
-            else _named(item, names)
-            for key, item in value.items()
-        }
-    return [_named(item, names) for item in value] if isinstance(value, list) else value
+        yield from opened(record.content)

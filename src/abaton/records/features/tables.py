@@ -80,7 +80,7 @@ def _columns(each: Input) -> Iterator[Column]:
             yield Column(f"{each.name}={name}", each.name, pooled=mean)
     else:
         measured = each.kind in (Kind.NUMBER, Kind.AGE, Kind.COUNT)
-        gaps = each.kind is not Kind.FLAG or each.source.column is not None
+        gaps = each.kind is not Kind.FLAG or each.column is not None
         yield Column(each.name, each.name, measured=measured, pooled=measured or (mean and gaps))
     if each.indicator:
         yield Column(f"{each.name} missing", each.name)

@@ -83,3 +83,11 @@ def is_primitive(type_name: str) -> bool:
 def is_resource_slot(type_name: str) -> bool:
     """Whether an element holds a whole resource (``contained``, ``Bundle.entry.resource``)."""
     return type_name in ("Resource", "DomainResource") or type_name in resources()
+
+
+def children(fields: Fields, name: str) -> list[Element]:
+    """The elements that a step finds: by name, or every type of a choice."""
+    exact = fields.get(name)
+    if exact is not None:
+        return [exact]
+    return [element for element in fields.values() if element.choice and element.stem == name]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ except ImportError:  # a phone has the standard library only
 MAX_BYTES = 256 * 1024 * 1024
 MAX_DEPTH = 64
 _SMALL = 8_192
+_BESIDE_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|[^\[\]{}"]+', re.DOTALL)
 
 
 def parse(raw: bytes, *, where: str = "", limit: int = MAX_BYTES) -> dict[str, Any]:
@@ -40,6 +42,10 @@ def parse(raw: bytes, *, where: str = "", limit: int = MAX_BYTES) -> dict[str, A
         _refuse(f"the document is larger than {limit:,} bytes", where, "split it, or raise the limit")
     if raw[:1] != b"{":
         _look_at_start(raw, where)
+    if (
+        orjson is None and nesting(raw) > 2 * MAX_DEPTH
+    ):  # a browser's stack does not survive Python's own parser
+        _too_deep(where)
     document = _fast(raw, where) if orjson is not None else _slow(raw, where)
     if document.__class__ is not dict:
         _refuse("the document is not a JSON object", where, "give one FHIR resource per document")
@@ -58,13 +64,13 @@ def parse_all(raws: Sequence[bytes]) -> list[dict[str, Any] | Refused]:
     """
     if orjson is not None and len(raws) > 1:
         try:
-            made = [orjson.loads(raw) for raw in raws]
+            made = list(map(orjson.loads, raws))
             again, whole = orjson.dumps(_around(made, _AROUND - 1)), b",".join(raws)
         except (orjson.JSONDecodeError, orjson.JSONEncodeError):
             pass
         else:
             same = len(again) == len(whole) + 2 * _AROUND and again.startswith(whole, _AROUND)
-            if same and not any(each.__class__ is not dict for each in made):
+            if same and set(map(type, made)) == {dict}:
                 return made
     return [_parsed(raw) for raw in raws]
 
@@ -81,6 +87,16 @@ def _look_at_start(raw: bytes, where: str) -> None:
         _refuse("the document starts with a byte order mark", where, "save it as plain UTF-8")
     if raw[:64].lstrip().startswith(b"<"):
         _refuse("this is XML; only FHIR JSON is read", where, "export the records as JSON or NDJSON")
+
+
+def nesting(raw: bytes) -> int:
+    """How deeply the brackets of a JSON text are nested, found without walking into it.
+
+    >>> nesting(b'{"a": [{"b": "[[["}]}')
+    3
+    """
+    brackets = _BESIDE_BRACKETS.sub(b"", raw)
+    return max(accumulate(1 if sign in b"[{" else -1 for sign in brackets), default=0)
 
 
 def bounded(document: Any) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import product
 from typing import Any, NoReturn
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.records.deid.references import SUBJECTS
 from abaton.records.fhir.elements import table as fields
+from abaton.records.fhir.references import SUBJECTS
 from abaton.records.views.needs import elements
 from abaton.records.views.operators import Items
 from abaton.records.views.paths import Path, Scope, compile_path
@@ -27,6 +28,13 @@ Row = tuple[Any, ...]
 Rows = Callable[[Items, Scope], list[Row]]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_VIEW = {
+    "resourceType", "id", "meta", "implicitRules", "language", "text", "contained", "extension", "modifierExtension",
+    "url", "identifier", "version", "versionAlgorithmString", "versionAlgorithmCoding", "name", "title", "status",
+    "experimental", "date", "publisher", "contact", "description", "useContext", "jurisdiction", "purpose", "copyright",
+    "copyrightLabel", "fhirVersion", "profile", "resource", "constant", "select", "where",
+}  # fmt: skip
+_WHERE = {"id", "extension", "path", "description"}
 _SELECT = {"column", "select", "forEach", "forEachOrNull", "repeat", "unionAll", "id", "extension"}
 _COLUMN = {"name", "path", "type", "collection", "description", "tag", "id", "extension"}
 _MOMENTS = {"valueDate", "valueDateTime", "valueInstant", "valueTime"}
@@ -64,6 +72,7 @@ class View:
             SettingsError: It is not a view definition, or not one that gives a table.
         """
         table = _object(definition, "the view")
+        _known(table, _VIEW, "the view")
         resource = _text(table, "resource", "the view")
         constants = dict(_constant(item, i) for i, item in enumerate(_list(table, "constant", "the view")))
         selects = _list(table, "select", "the view")
@@ -73,7 +82,8 @@ class View:
         _check_names(columns)
         where = []
         for i, item in enumerate(_list(table, "where", "the view")):
-            text = _text(_object(item, f"where[{i}]"), "path", f"where[{i}]")
+            _known(_object(item, f"where[{i}]"), _WHERE, f"where[{i}]")
+            text = _text(item, "path", f"where[{i}]")
             where.append((f"where[{i}]", compile_path(text, constants)))
         _check_subject(resource, elements(table))
         return cls(str(table.get("name", "")), resource, columns, rows, tuple(where))
@@ -281,7 +291,9 @@ def _text(table: Mapping[str, Any], key: str, place: str) -> str:
 def _known(table: Mapping[str, Any], keys: set[str], place: str) -> None:
     strange = sorted(set(table) - keys)
     if strange:
-        _refuse(f"'{strange[0]}' is not a known key", place, f"known are {', '.join(sorted(keys))}")
+        close = get_close_matches(strange[0], keys, n=1)
+        guess = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(sorted(keys))}"
+        _refuse(f"'{strange[0]}' is not a known key", place, guess)
 
 
 def _refuse(what: str, place: str, remedy: str = "correct the view definition") -> NoReturn:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from abaton.errors import AbatonError
-from abaton.records.deid.references import SUBJECTS
+from abaton.records.fhir.references import SUBJECTS
 from abaton.records.views.operators import Items, same, truth
 
 Function = Callable[..., Items]

@@ -7,9 +7,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.records.deid.references import SUBJECTS
-from abaton.records.deid.rules import children
-from abaton.records.fhir.elements import resources, table
+from abaton.records.fhir.elements import children, resources, table
+from abaton.records.fhir.references import SUBJECTS
 from abaton.records.views.functions import LAMBDAS
 from abaton.records.views.syntax import (
     Call,

@@ -62,7 +62,8 @@ def resources_of(records: Any) -> Iterator[dict[str, Any]]:
     """Every resource of what was given: resources, Bundles, records of any stage, files and folders."""
     if isinstance(records, str | PathLike):
         records = [records]
-    if isinstance(records, list | tuple) and all(isinstance(each, str | PathLike) for each in records):
+    some = isinstance(records, list | tuple) and bool(records)
+    if some and all(isinstance(each, str | PathLike) for each in records):
         for source in find([str(each) for each in records]):
             for content, where in documents(source):
                 yield from opened(parse(content, where=where))

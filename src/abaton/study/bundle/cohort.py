@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from abaton.documents.values import Term
 from abaton.study.bundle import urls
 from abaton.study.bundle.node import Node, Report
 from abaton.study.bundle.terms import concept, period, read_period, terms, without_none
 from abaton.study.criteria import KINDS, Criterion, Eligibility
-from abaton.study.values import Term
 
 _SEXES = {
     (urls.GENDERS, "male"): "male",

@@ -121,7 +121,7 @@ def _details(node: Node) -> dict[str, Any]:
     found = node.extension(urls.DETAILS)
     if found is None:
         return {}
-    for key in ("deidentification", "privacy", "views", "features", "learning", "consent"):
+    for key in ("deidentification", "privacy", "views", "features", "learning", "consent", "persons"):
         node.report.origins[(key,)] = f"{found.path}.{key}"
     try:
         details = from_extension(found.value)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from abaton.documents.values import Match, Period, Term
 from abaton.study.bundle import urls
 from abaton.study.bundle.node import Node
-from abaton.study.values import Match, Period, Telecom, Term
+from abaton.study.values import Telecom
 
 
 def without_none(table: dict[str, Any]) -> dict[str, Any]:

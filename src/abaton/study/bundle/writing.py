@@ -105,7 +105,7 @@ def _details(study: Study) -> dict[str, Any]:
     made |= {
         "deidentification": protection,
         "privacy": content.get("privacy"),
-        **{key: content.get(key) for key in ("views", "features", "learning", "consent")},
+        **{key: content.get(key) for key in ("views", "features", "learning", "consent", "persons")},
     }
     return without_none(made)
 

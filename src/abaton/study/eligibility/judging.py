@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from abaton.documents.values import Term
 from abaton.study.criteria import Criterion, Eligibility
 from abaton.study.eligibility.answers import NO, YES, Answer, Finding, both, either, negated, unknown
 from abaton.study.eligibility.dates import completed, during
@@ -28,7 +29,6 @@ from abaton.study.eligibility.evidence import (
     trusted,
     when,
 )
-from abaton.study.values import Term
 
 _SAID = {Answer.NO: "not met", Answer.UNKNOWN: "unknown"}
 

@@ -1,0 +1,44 @@
+"""One federation of the SSTC paper's network under the virtual clock: what crossed each way, and how good it became."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from abaton.control import Arrived, Rules, TrainSettings, from_row
+from abaton.federation import Federation
+from abaton.learning.zoo import sstc_cnn
+from abaton.store import Journal, Store
+
+sys.path.insert(0, str(Path(__file__).parent))
+import _cnn
+
+LEARNERS, EPOCHS = 4, 3
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a federation gave: accuracy of each version, and the bytes of all updates and models of each round."""
+
+    accuracy: list[float]
+    up: list[int]
+    down: list[int]
+
+
+def course(up: str, down: str | None, *, seed: int, rounds: int) -> Course:
+    """A federation of the paper's network under the virtual clock."""
+    data, net = _cnn.pictures(learners=LEARNERS, scans=150, seed=seed), sstc_cnn(classes=_cnn.CLASSES)
+    training = TrainSettings(epochs=EPOCHS, batch_size=16, learning_rate=0.1)
+    sites = {f"learner {i}": part for i, part in enumerate(data.learners)}
+    federation = Federation(net, sites, Rules(rounds=rounds, training=training, seed=seed), up, downlink=down)
+    with TemporaryDirectory() as folder, Store(Path(folder)) as store:
+        run = federation.run("run", store=store)
+        events = [from_row(*row) for row in Journal(store, "run").rows()]
+        arrived = [event for event in events if isinstance(event, Arrived)]
+        found = [_cnn.accuracy(run.vector(each.version), data.test) for each in run.versions]
+    rows = [arrived[i : i + LEARNERS] for i in range(0, len(arrived), LEARNERS)]
+    return Course(
+        found, [sum(e.size for e in each) for each in rows], [sum(e.down for e in each) for each in rows]
+    )

@@ -1,0 +1,119 @@
+"""A site's policy in plain words: what a centre may ask, what may leave, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from abaton.federation.contract import Contract
+from abaton.site import PolicyPart, SiteFile, smallest_count
+from abaton.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: what it is about, what holds here, and what that means."""
+
+    about: str
+    holds: str
+    means: str
+
+
+def explained(file: SiteFile, study: Study | None = None) -> list[Rule]:
+    """The rules by which a site answers; with a study, also what the site derives from its document."""
+    terms = file.document.policy
+    floor = file.document.rules.smallest_count or 5 if study is None else smallest_count(file.document, study)
+    made = list(_bounds(terms, floor))
+    if study is not None and study.learning is not None:
+        made += _derived(Contract(study), terms)
+    return made
+
+
+def _bounds(terms: PolicyPart, floor: int) -> Iterator[Rule]:
+    yield Rule(
+        "smallest count",
+        f"{floor} people",
+        "No number that leaves the site tells of fewer people, also not by subtraction from anything that "
+        "left before, "
+        "in this run or an earlier one. If somebody withdraws, training goes on without them at once; what is "
+        "counted is "
+        f"told as it was, or not at all, until at least {floor} people have changed.",
+    )
+    yield Rule(
+        "counts",
+        f"in steps of {floor} or more",
+        "How well a model does is told in coarse steps. A class with fewer people is not counted. Predicted "
+        "chances are "
+        f"told for groups of at least {floor} people, never for one.",
+    )
+    yield Rule(
+        "rows of an update",
+        f"at least {terms.fewest_rows}",
+        "A model's change that leaves rests on at least so many people. With fewer, the site takes part only "
+        "in a study "
+        "that goes in rounds, scores no models at other sites, and adds noise within a privacy budget.",
+    )
+    yield Rule(
+        "rows of a step",
+        f"at least {terms.smallest_batch}",
+        "Training goes in batches of at least so many people; only the last batch of a pass may be smaller.",
+    )
+    yield Rule(
+        "models",
+        f"within {terms.reach:g} times the site's own steps",
+        "A model that was made up, rather than trained, could ask after one person. The first model follows "
+        "from the study "
+        "document; each later one must lie close to the one before it, or it is refused.",
+    )
+    yield Rule(
+        "how often",
+        f"{terms.scored} models scored beyond one a version, {terms.judged} judged",
+        "Each version of the model is trained on once and each model is scored once; asked again, the site "
+        "repeats its "
+        "answer to the bit.",
+    )
+
+
+def _derived(contract: Contract, terms: PolicyPart) -> Iterator[Rule]:
+    learning = contract.learning
+    yield Rule(
+        "the contract",
+        contract.study.hash,
+        "The study document with this fingerprint is what the site agreed to. How is trained, with which "
+        "columns, how often "
+        "and how results are judged is read from it here; the centre can start, order and stop, and nothing else.",
+    )
+    yield Rule(
+        "versions",
+        f"at most {contract.versions}",
+        f"The site trains on at most so many versions of the model ({learning.training.epochs} passes over "
+        f"the rows each, "
+        f"{learning.training.batch_size} rows at a time).",
+    )
+    yield Rule(
+        "scores",
+        "told" if contract.scores else "refused",
+        "Other sites' models are scored here, and this site's model is shown to the other sites."
+        if contract.scores
+        else "No model of another site is scored here.",
+    )
+    yield Rule(
+        "privacy budget",
+        f"{contract.updates} updates, over all runs" if contract.rules.privacy else "none",
+        "Every update carries noise; when the budget is spent the site stops, whatever the centre asks."
+        if contract.rules.privacy
+        else "Updates carry no noise: they rest on many rows, and that is what protects each.",
+    )
+    yield Rule(
+        "small sites",
+        "may take part" if contract.small_sites else f"not below {terms.fewest_rows} training rows",
+        "The study goes in rounds, without scores and with a privacy budget."
+        if contract.small_sites
+        else "The study lacks rounds, or a privacy budget, or lets sites score models.",
+    )
+
+
+def in_words(rules: list[Rule]) -> Iterator[str]:
+    """The rules as sentences, for somebody who does not read settings."""
+    for rule in rules:
+        yield f"{rule.about[0].upper()}{rule.about[1:]} ({rule.holds}). {rule.means}"

@@ -1,0 +1,231 @@
+"""A database in OMOP's model, opened for reading alone: PostgreSQL, DuckDB, SQLite, or a folder of CSV and Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from abaton.errors import SettingsError, StoreError
+from abaton.site.omop.layout import kind_of
+
+BATCH = 5_000
+"""How many rows of a table are held at a time."""
+
+_MEMORY = "256MB"  # beyond which DuckDB sorts on disk
+_EXTRA = "pip install 'abaton[omop]' for DuckDB and folders, or 'abaton[postgres]' for PostgreSQL"
+_NOT_OF_ITS_TYPE = ("ConversionException", "InvalidInputException", "DataError", "InvalidTextRepresentation")
+_ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
+
+
+class OmopDatabase:
+    """The tables of one instance of the common data model.
+
+    Args:
+        address: ``postgresql+psycopg://…``, ``duckdb:///file``, ``sqlite:///file``, or a folder of files.
+        cdm: The schema of the clinical tables; the database's usual one if empty.
+        vocabulary: The schema of the vocabulary tables; that of the clinical tables if empty.
+    """
+
+    def __init__(self, address: str | Path, cdm: str = "", vocabulary: str = "") -> None:
+        self._schemas = {True: vocabulary or cdm or None, False: cdm or None}
+        self._columns: dict[str, tuple[str, ...]] = {}
+        self._kept: list[sql.Connection] = []
+        self._engine: sql.Engine | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self.name = str(address)
+        try:
+            with self.plainly():
+                self._engine = self._folder(address) if isinstance(address, Path) else self._server(address)
+                self._kept.append(self._connected())
+        except BaseException:
+            self.close()  # nobody has a handle on what is refused
+            raise
+
+    def _server(self, address: str) -> sql.Engine:
+        try:
+            url = make_url(address)
+        except ArgumentError:
+            raise SettingsError(
+                "this is not the address of a database",
+                where="records.database",
+                remedy="write postgresql+psycopg://host/name, duckdb:///file or sqlite:///file",
+            ) from None
+        self.name = url.render_as_string(hide_password=True)
+        backend, file = url.get_backend_name(), url.database or ""
+        if backend in ("sqlite", "duckdb") and not Path(file).is_file():
+            raise SettingsError(
+                "the database is not there", where=self.name, remedy="correct records.database"
+            )
+        more: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
+        if backend == "sqlite":
+            url = url.set(database=f"file:{Path(file).resolve()}").update_query_dict(
+                {"mode": "ro", "uri": "true"}
+            )
+        if backend == "duckdb":
+            more["connect_args"] = {"read_only": True, "config": self._limits()}
+        if backend == "postgresql":
+            more |= {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
+        return self._made(url, more)
+
+    def _made(self, url: sql.URL, more: dict[str, Any]) -> sql.Engine:
+        try:
+            return sql.create_engine(url, **more)
+        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError):
+            raise SettingsError(
+                "this kind of database cannot be used", where=self.name, remedy=_EXTRA
+            ) from None
+
+    def _folder(self, folder: Path) -> sql.Engine:
+        """Files as the tables of a database that lives in memory alone; the files are read where they are."""
+        found = {
+            path.name.lower().split(".")[0]: path
+            for path in sorted(folder.iterdir(), reverse=True)
+            if path.name.lower().endswith(_ENDINGS)
+        } if folder.is_dir() else {}  # fmt: skip
+        if "person" not in found:
+            raise SettingsError(
+                "the folder has no table 'person'",
+                where=str(folder),
+                remedy="name a folder with person.csv or person.parquet and the other tables of the model",
+            )
+        how = {"poolclass": NullPool, "connect_args": {"config": self._limits()}}
+        engine = self._made(sql.make_url(f"duckdb:///:memory:{uuid.uuid4().hex}"), how)
+        keep = engine.connect()
+        self._kept.append(keep)
+        for name, path in found.items():
+            self._view(keep, name, path)
+        keep.commit()
+        return engine
+
+    def _limits(self) -> dict[str, str]:
+        """How much DuckDB may hold; what it sorts beyond that lies in a private folder, which is removed."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="abaton-")
+        return {"memory_limit": _MEMORY, "temp_directory": self._scratch.name, "threads": "1"}
+
+    def _view(self, connection: sql.Connection, name: str, path: Path) -> None:
+        place = str(path).replace("'", "''")
+        if path.suffix == ".parquet":
+            files = f"read_parquet('{place}')"
+        else:
+            # Vocabularies come with tabulators and without quotation marks that mean anything.
+            files = f"read_csv('{place}', header = true, all_varchar = true{_written(path)})"
+        seen = connection.exec_driver_sql(f"SELECT * FROM {files} LIMIT 0")  # noqa: S608
+        listed = ", ".join(
+            f"CAST(NULLIF(CAST(\"{column}\" AS VARCHAR), '') AS {kind_of(column.lower())}) AS {column.lower()}"
+            if path.suffix != ".parquet"
+            else f'CAST("{column}" AS {kind_of(column.lower())}) AS {column.lower()}'
+            for column in seen.keys()  # noqa: SIM118 - a result, not a dict
+            if column.isidentifier()
+        )
+        connection.exec_driver_sql(f'CREATE VIEW "{name}" AS SELECT {listed} FROM {files}')  # noqa: S608
+
+    def table(self, name: str, columns: Sequence[str]) -> sql.TableClause:
+        """A table with some of its columns."""
+        vocabulary = name.startswith("concept")
+        return sql.table(name, *map(sql.column, columns), schema=self._schemas[vocabulary])
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """The columns of a table; none if there is no such table."""
+        if name not in self._columns:
+            asked: sql.Select[Any] = (
+                sql.select(sql.literal_column("*")).select_from(self.table(name, ())).limit(0)
+            )
+            with self.plainly(), self._connected() as connection:
+                try:
+                    found = tuple(connection.execute(asked).keys())
+                except DBAPIError as error:
+                    if error.connection_invalidated or not _answers(connection):
+                        raise
+                    found = ()
+                self._columns[name] = tuple(key.lower() for key in found)
+        return self._columns[name]
+
+    def rows(self, asked: sql.Select[Any]) -> list[Any]:
+        """All rows of a small answer."""
+        with self.plainly():
+            return list(self._kept[-1].execute(asked))
+
+    def stream(self, asked: sql.Select[Any]) -> Generator[Any]:
+        """The rows of a large answer, some thousand at a time, by a cursor that stays at the server."""
+        how = {"stream_results": True, "yield_per": BATCH}
+        with (
+            self.plainly(),
+            self._reading() as connection,
+            connection.execute(asked, execution_options=how) as found,
+        ):
+            for rows in found.partitions():
+                yield from rows
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sql.Connection]:
+        """The one connection, so that all tables are read as they were at one moment; DuckDB needs one for each."""
+        if self._kept[-1].dialect.name != "duckdb":
+            yield self._kept[-1]
+            return
+        with self._connected() as connection:
+            yield connection
+
+    def _connected(self) -> sql.Connection:
+        assert self._engine is not None  # it is there from the beginning on
+        return self._engine.connect()
+
+    @contextlib.contextmanager
+    def plainly(self) -> Iterator[None]:
+        """Whatever the database complains about becomes one line without content."""
+        try:
+            yield
+        except DBAPIError as error:
+            words = type(error.orig).__name__
+            if words in _NOT_OF_ITS_TYPE:
+                raise StoreError(
+                    "a table holds something that is not the number or date it should be",
+                    where=self.name,
+                    remedy="load the files into a database with the model's types to see which",
+                ) from None
+            raise StoreError(
+                "the database does not answer, or went away", where=self.name, remedy=f"try again ({words})"
+            ) from None
+        except SQLAlchemyError as error:
+            raise StoreError(
+                "the database cannot be read", where=self.name, remedy=f"check it ({type(error).__name__})"
+            ) from None
+
+    def close(self) -> None:
+        """Let the database go."""
+        for connection in self._kept:
+            with contextlib.suppress(SQLAlchemyError):
+                connection.close()
+        self._kept.clear()
+        if self._engine is not None:
+            self._engine.dispose()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+
+def _answers(connection: sql.Connection) -> bool:
+    """Whether a database is still there after it said no."""
+    try:
+        connection.rollback()
+        connection.execute(sql.select(1))
+    except SQLAlchemyError:
+        return False
+    return True
+
+
+def _written(path: Path) -> str:
+    import gzip
+
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        first = stream.readline(1 << 16)
+    if b"\t" in first:
+        return ", delim = '\t', quote = ''"
+    return f", delim = '{';' if first.count(b';') > first.count(b',') else ','}', quote = '\"'"

@@ -1,0 +1,186 @@
+"""From a document in the short form, or in both, to the long form: what is hashed, consented to and judged.
+
+Invariants:
+(1) what a document says itself is never changed: only what is absent is derived;
+(2) an expanded document expands to itself;
+(3) every derived part knows the key that it comes from, so that an error names a line that somebody wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails
+
+from abaton.documents.lines import Path
+from abaton.documents.values import fault
+from abaton.study.short.codes import SYSTEMS, spelled_out
+from abaton.study.short.document import SHORT_KEYS, ShortParts
+from abaton.study.short.features import Making
+from abaton.study.short.sections import completed
+from abaton.study.short.views import Use, joined, requirements, standard_views, trimmed
+
+_OF_PATIENTS = ("age", "sex")
+
+
+@dataclass
+class Expanded:
+    """A document in the long form, and where its derived parts come from.
+
+    Attributes:
+        table: The document.
+        origins: For a key of the long form, the key of the document from which it was derived.
+    """
+
+    table: dict[str, Any]
+    origins: dict[Path, Path] = field(default_factory=dict)
+
+    def origin(self, path: Path) -> Path:
+        """The key that somebody wrote, for a key of the long form."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.origins:
+                return (*self.origins[path[:end]], *path[end:])
+        return path
+
+
+def expanded(table: dict[str, Any], text: Callable[[Any], str] = json.dumps) -> Expanded:
+    """Derive all that a document leaves to be derived.
+
+    Args:
+        table: The document as it was read.
+        text: How plain values become JSON; dates are values of TOML.
+
+    Raises:
+        pydantic.ValidationError: Of :class:`ShortParts`: a short part is not as it should be.
+    """
+    given = {key: table[key] for key in SHORT_KEYS if key in table}
+    own = given.get("systems")
+    names = dict(SYSTEMS) | (own if isinstance(own, dict) else {})
+    made = Expanded({key: value for key, value in table.items() if key not in given})
+    if given:
+        short = ShortParts.model_validate_json(
+            text(_with_names(given, names)), strict=True, context={"systems": names}
+        )
+        _derive(short, names, made)
+    completed(made.table, names, made.origins)
+    return made
+
+
+def _with_names(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The short parts with the study's own names of systems resolved, and age and sex named as what they are."""
+    own = {name: system for name, system in names.items() if name not in SYSTEMS}
+
+    def resolved(value: Any) -> Any:
+        return spelled_out(value, own) if isinstance(value, dict) else value
+
+    made = dict(given)
+    for part in ("inputs", "outcome"):
+        if isinstance(given.get(part), dict):
+            made[part] = {name: resolved(value) for name, value in given[part].items()}
+    made |= {"index": resolved(given["index"])} if "index" in given else {}
+    inputs = made.get("inputs")
+    if isinstance(inputs, dict):
+        for name in _OF_PATIENTS:
+            value = inputs.get(name)
+            if isinstance(value, dict) and not _says_where(value):
+                inputs[name] = {"patient": name, **value}
+    return made
+
+
+def _says_where(table: Mapping[str, Any]) -> bool:
+    return bool({"view", "patient", "codes", *SYSTEMS} & table.keys())
+
+
+def _derive(short: ShortParts, names: Mapping[str, str], made: Expanded) -> None:
+    """Add features, views and what has to be known to the document."""
+    before = made.table.get("features", {})
+    if not isinstance(before, dict) or not (short.inputs or short.outcome or short.index):
+        return  # what is wrong with the features is told when the whole is checked
+    _check_whole(short, before)
+    making = Making(names, dated=short.index is not None or "index" in before)
+    if not making.dated:
+        _check_dates(short)
+    made.table["features"] = _features(short, making, before)
+    if "cohort" not in before:
+        making.uses.setdefault("patients", Use()).whole = True
+    if not before:
+        making.origins["features",] = ("inputs",)
+    made.origins |= making.origins
+    _views(making, made)
+
+
+def _features(short: ShortParts, making: Making, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Short inputs before long ones, and what the document says itself as it is."""
+    made: dict[str, Any] = {"cohort": "patients"}
+    if short.index is not None:
+        making.origins["features", "index"] = ("index",)
+        made["index"] = making.index(short.index, ("features", "index"), ("index",))
+    inputs = []
+    for i, (name, each) in enumerate(short.inputs.items()):
+        at, key = ("features", "inputs", i), ("inputs", name)
+        making.origins[at] = key
+        inputs.append(making.input(name, each, at, key))
+    for name, outcome in short.outcome.items():
+        making.origins["features", "label"] = ("outcome", name)
+        made["label"] = making.label(name, outcome, ("features", "label"), ("outcome", name))
+    more = before.get("inputs", [])
+    if isinstance(more, list):
+        for i in range(len(more)):
+            making.origins["features", "inputs", len(inputs) + i] = ("features", "inputs", i)
+        made["inputs"] = [*inputs, *more]
+    return {**made, **{key: value for key, value in before.items() if key not in made}}
+
+
+def _check_whole(short: ShortParts, before: Mapping[str, Any]) -> None:
+    """Nothing is said twice, and there are both inputs and something to learn."""
+    for key, name, given in (("index", "index", short.index), ("outcome", "label", short.outcome)):
+        if given and name in before:
+            raise _refused((key,), f"[{key}] and [features.{name}] say the same", "keep one of them")
+    if not short.outcome and "label" not in before:
+        raise _refused(("inputs",), "it is not said what is learned", "add [outcome] with one line")
+    if not short.inputs and not before.get("inputs"):
+        raise _refused(("outcome",), "it is not said from what it is learned", "add [inputs]")
+
+
+def _check_dates(short: ShortParts) -> None:
+    """Ages and events are counted from a day; a study without an index date has none."""
+    for name, each in short.inputs.items():
+        if each.patient == "age" and each.at is None:
+            raise _refused(
+                ("inputs", name), "an age needs a day at which it is told", "add at = 2026-01-01, or [index]"
+            )
+    for name, outcome in short.outcome.items():
+        if outcome.within is not None:
+            raise _refused(("outcome", name), "an event is counted from an index date", "add [index]")
+
+
+def _refused(key: Path, what: str, remedy: str) -> ValidationError:
+    """What is wrong between short parts, told like what is wrong within them."""
+    told = InitErrorDetails(type=fault(what, remedy), loc=key, input=None)
+    return ValidationError.from_exception_data("ShortParts", [told])
+
+
+def _views(making: Making, made: Expanded) -> None:
+    """The standard views that are used and that the document does not have itself, with what they need."""
+    views, data = made.table.get("views", []), made.table.get("data", [])
+    if not isinstance(views, list) or not isinstance(data, list):
+        return
+    mine = {each.get("name") for each in views if isinstance(each, dict)}
+    wanted = [
+        (name, making.uses[name]) for name in standard_views() if name in making.uses and name not in mine
+    ]
+    added = [trimmed(name, use.columns) for name, use in wanted]
+    lines = joined(
+        (line, use.key)
+        for view, (_, use) in zip(added, wanted, strict=True)
+        for line in requirements(view, use)
+    )
+    for i, (_, use) in enumerate(wanted):
+        made.origins["views", len(views) + i] = use.key
+    for i, (_, key) in enumerate(lines):
+        made.origins["data", len(data) + i] = key
+    made.table |= {"views": [*views, *added], "data": [*data, *(line for line, _ in lines)]}

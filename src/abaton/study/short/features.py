@@ -1,0 +1,153 @@
+"""From short inputs, outcome and index date to the features of the long form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from abaton.documents.lines import Path
+from abaton.records.features.plan import Join, Kind
+from abaton.study.short.codes import Codes, term
+from abaton.study.short.document import Rows, ShortFollowUp, ShortIndex, ShortInput, ShortOutcome
+from abaton.study.short.views import Terms, Use
+
+_SEX = [{"name": "female", "values": ["female"]}, {"name": "male", "values": ["male"]}]
+_SAME = ("unit", "molar_mass", "wrong_unit", "band", "indicator", "after_index")
+_PLACES = "where", "codes"
+
+
+@dataclass
+class Making:
+    """The features while they are made, which views they use, and from which key each part of them comes.
+
+    Args:
+        systems: The code system of every short name.
+        dated: Whether the study has an index date.
+    """
+
+    systems: Mapping[str, str]
+    dated: bool
+    uses: dict[str, Use] = field(default_factory=dict)
+    origins: dict[Path, Path] = field(default_factory=dict)
+
+    def input(self, name: str, short: ShortInput, at: Path, key: Path) -> dict[str, Any]:
+        """One input, as the long form has it."""
+        if short.patient is not None:
+            return self._of_patient(name, short, key)
+        kind, view = short.what, short.origin
+        made: dict[str, Any] = {"name": name, "kind": kind.value, "view": view}
+        buckets = self._categories(short.categories) if short.categories is not None else []
+        made |= self._where(short, view, at, key, [code for each in buckets for code in each["codes"]])
+        join = short.take
+        if buckets:
+            made |= {"column": "answer", "system_column": "answer_system", "categories": buckets}
+            self._origins(at, key, buckets, "categories")
+        elif short.column is not None or kind is Kind.NUMBER:
+            made["column"] = short.column or "value"
+        if short.unit is not None:
+            made["unit_column"] = "unit"
+        if join is None and kind in (Kind.NUMBER, Kind.CATEGORY):
+            join = Join.LATEST
+        if join is not None and kind is not Kind.COUNT:
+            made["join"] = join.value
+        if self.dated or join in (Join.LATEST, Join.EARLIEST):
+            made["when"] = "date"
+        return self._used(view, {**made, **_rest(short)})
+
+    def index(self, short: ShortIndex, at: Path, key: Path) -> dict[str, Any]:
+        """The index date."""
+        view = short.found_in()
+        made = {"view": view, "column": "date", "join": short.take}
+        return self._used(view, {**made, **self._where(short, view, at, key)})
+
+    def label(self, name: str, short: ShortOutcome, at: Path, key: Path) -> dict[str, Any]:
+        """What is learned."""
+        view = short.origin
+        made: dict[str, Any] = {"name": name, "kind": _outcome(short), "view": view}
+        buckets = self._categories(short.classes) if short.classes is not None else []
+        made |= self._where(short, view, at, key, [code for each in buckets for code in each["codes"]])
+        if short.within is not None:
+            made |= {"window": short.within, "when": "date"}
+        if buckets:
+            made |= {"column": "answer", "system_column": "answer_system", "classes": buckets}
+            self._origins(at, key, buckets, "classes")
+        if short.unit is not None:
+            made |= {"column": "value", "unit": short.unit, "unit_column": "unit"}
+        made |= {k: v for k in ("above", "molar_mass") if (v := getattr(short, k)) is not None}
+        if buckets or short.unit is not None:
+            join = short.take or Join.LATEST
+            made |= {"join": join.value, **({"when": "date"} if join in (Join.LATEST, Join.EARLIEST) else {})}
+        elif short.take is not None:
+            made["join"] = short.take.value
+        if short.follow_up is not None:
+            made["follow_up"] = self._follow_up(short.follow_up, (*at, "follow_up"), (*key, "follow_up"))
+        return self._used(view, made)
+
+    def _follow_up(self, short: str | ShortFollowUp, at: Path, key: Path) -> dict[str, Any]:
+        rows = ShortFollowUp(view=short) if isinstance(short, str) else short
+        view = rows.found_in()
+        return self._used(view, {"view": view, "when": "date", **self._where(rows, view, at, key)})
+
+    def _of_patient(self, name: str, short: ShortInput, key: Path) -> dict[str, Any]:
+        made: dict[str, Any] = {"name": name, "view": "patients"}
+        if short.patient == "sex":
+            made |= {"kind": "category", "column": "sex", "categories": _SEX}
+        else:
+            made |= {"kind": "age", "column": "born"}
+            made |= {"at": short.at.isoformat()} if short.at is not None else {}
+        self._use("patients", key).whole = True
+        return self._used("patients", {**made, **_rest(short)})
+
+    def _where(
+        self, rows: Rows, view: str, at: Path, key: Path, answers: Terms | None = None
+    ) -> dict[str, Any]:
+        """The filter by codes; whose use of a view it is, is noted."""
+        terms = rows.terms
+        self._use(view, key).look_for([each for _, each in terms], answers or [])
+        if not terms:
+            return {}
+        for i, (name, _) in enumerate(terms):
+            self.origins[(*at, *_PLACES, i)] = (*key, name)
+        return {"where": {"column": "code", "system_column": "system", "codes": [each for _, each in terms]}}
+
+    def _categories(self, given: Mapping[str, Mapping[str, Codes]]) -> list[dict[str, Any]]:
+        """Categories in the order in which their names are first met, each with its codes of all systems."""
+        made: dict[str, Terms] = {}
+        for system, names in given.items():
+            for name, codes in names.items():
+                made.setdefault(name, []).extend(term(self.systems[system], text) for text in codes)
+        return [{"name": name, "codes": codes} for name, codes in made.items()]
+
+    def _origins(self, at: Path, key: Path, buckets: list[dict[str, Any]], name: str) -> None:
+        for i in range(len(buckets)):
+            self.origins[(*at, name, i)] = (*key, name)
+
+    def _use(self, view: str, key: Path) -> Use:
+        return self.uses.setdefault(view, Use(key=key))
+
+    def _used(self, view: str, made: dict[str, Any]) -> dict[str, Any]:
+        """Note which columns of a view are used."""
+        where = made.get("where", {})
+        names = [made.get(key) for key in ("column", "system_column", "unit_column", "when")]
+        names += [where.get("column"), where.get("system_column")]
+        self.uses[view].columns.update(name for name in names if name is not None)
+        return made
+
+
+def _outcome(short: ShortOutcome) -> str:
+    if short.within is not None:
+        return "event"
+    if short.classes is not None:
+        return "classes"
+    if short.unit is not None:
+        return "threshold" if short.above is not None else "value"
+    return "any"
+
+
+def _rest(short: ShortInput) -> dict[str, Any]:
+    """What the long form has under the same name; a value to fill in says by itself that it is a constant."""
+    made = {key: value for key in _SAME if (value := getattr(short, key)) not in (None, False)}
+    missing = short.missing or ("constant" if short.fill is not None else None)
+    made |= {"missing": missing} if missing is not None else {}
+    return made | ({"fill": short.fill} if short.fill is not None else {})

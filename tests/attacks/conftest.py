@@ -1,0 +1,97 @@
+"""Four invented hospitals, and a centre that may send a site whatever it likes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from abaton.engines.flower import Parcel, Place
+from abaton.engines.flower.differences import encode, model_name
+from abaton.federation.members import scale_of
+from abaton.federation.network import StudyDesk
+from abaton.federation.network.previewing import _choice
+from abaton.federation.network.wording import body_of, sums_from, worded
+from abaton.lab.demo import Demonstration, demonstration, opened
+from abaton.records.features import columns
+from abaton.site import load_site
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory) -> Path:
+    """The hospitals, written once, with the policy that a site has by default."""
+    folder = tmp_path_factory.mktemp("attacked") / "all"
+    made = demonstration(folder, 3, 0.5, rounds=16)
+    for site in made.sites:
+        text = site.read_text()
+        site.write_text(text[: text.index("[policy]")])
+    return folder
+
+
+@pytest.fixture
+def four(written, tmp_path) -> Demonstration:
+    """The hospitals in a folder of the test's own."""
+    shutil.copytree(written, tmp_path / "hospitals")
+    return opened(tmp_path / "hospitals")
+
+
+@dataclass
+class Centre:
+    """Asks one site, as whoever holds the centre's keys can."""
+
+    made: Demonstration
+    folder: Path
+    site: str = "athens"
+    run: str = "run"
+
+    def __post_init__(self) -> None:
+        file = load_site(next(path for path in self.made.sites if path.parent.name == self.site))
+        self.study = self.made.study
+        self.desk = StudyDesk(file, self.study, Place("train", self.folder / "member", self.study.hash))
+        plan = self.study.plan()
+        self.model = self.study.learning.model(features=len(columns(plan)), classes=len(plan.label.names))
+        self.about: dict[str, Any] = {"run": self.run, "terms": self.study.hash}
+
+    def ask(self, kind: str, **body: Any) -> dict[str, Any]:
+        """The plain values of an answer to a question; its reason if it is refused."""
+        answer = self.desk.answer(worded(kind, self.about, body))
+        return {"reason": answer.reason} if answer.reason is not None else body_of(answer)
+
+    def prepare(self, seed: int = 1) -> dict[str, Any]:
+        """Read, deal and scale, as an honest centre does; what the site told."""
+        read = self.ask("read")
+        self.body = {"seed": seed, **_choice(self.study, read)}
+        dealt = self.ask("deal", **self.body)
+        scale = scale_of(self.study.learning, [sums_from(dealt["sums"])])
+        scaled = self.ask("scale", **self.body, scale=scale.row())
+        assert "reason" not in scaled
+        self.seed = seed
+        return {"read": read, "sums": dealt["sums"]}
+
+    def start(self) -> np.ndarray:
+        return self.model.initial(self.seed)
+
+    def train(self, version: int, start: np.ndarray, key: str = "", **settings: Any) -> Parcel:
+        told = {**asdict(self.study.learning.training.plain()), **settings}
+        named = {"model": model_name(start), "base": None}
+        about = {**self.about, "layout": self.model.layout.digest, "committed": 0}
+        task = {**about, "key": key or f"{version}.athens", "version": version, "settings": told, **named}
+        return self.desk.answer(Parcel("train", task, {"model": encode(start)}))
+
+    def score(self, kind: str, models: list[np.ndarray], key: str = "task") -> Parcel:
+        about = {**self.about, "layout": self.model.layout.digest, "committed": 0}
+        tasks = [
+            {"key": f"{key}{i}", "model": model_name(each), "base": None} for i, each in enumerate(models)
+        ]
+        blobs = {f"model/{i}": encode(each) for i, each in enumerate(models)}
+        return self.desk.answer(Parcel(kind, {**about, "tasks": tasks}, blobs))
+
+
+@pytest.fixture
+def centre(four, tmp_path) -> Centre:
+    """A centre and one of its sites."""
+    return Centre(four, tmp_path)

@@ -1,0 +1,217 @@
+"""A hostile centre against a site: each question gave rows, or small numbers of people, before there was a policy."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from tests.attacks.conftest import Centre
+
+from abaton.engines.flower.desk import run_folder
+from abaton.federation.network.keeping import Folder
+from abaton.federation.network.previewing import _choice
+from abaton.federation.network.wording import body_of
+from abaton.federation.notes import Notes
+from abaton.governance import Registry, metadata
+from abaton.site import Ledger, load_site, subject_tag
+from abaton.store import Database
+
+REFUSED = "task was refused"
+
+
+def reasons(answer) -> set[str]:
+    """Why nothing was told of any model."""
+    if answer.reason is not None:
+        return {answer.reason}
+    return {each if isinstance(each, str) else "told" for each in answer.about["scores"]}
+
+
+def test_dealing_again_by_other_seeds_would_solve_for_every_value(centre):
+    """Sums over as many random halves as there are people are as many equations as unknowns."""
+    centre.prepare(seed=1)
+    for seed in range(2, 6):
+        other = Centre(centre.made, centre.folder, run=f"run {seed}")
+        read = other.ask("read")
+        assert not read["problem"]
+        dealt = other.ask("deal", **{**centre.body, "seed": seed})
+        assert "sums" not in dealt
+        assert "another seed" in dealt["problem"]
+
+
+def test_a_scale_that_lets_single_values_stand_out_is_refused(centre):
+    read = centre.ask("read")
+    body = {"seed": 1, **_choice(centre.study, read)}
+    told = centre.ask("deal", **body)["sums"]
+    name = next(name for name, each in told["columns"].items() if each[0] and each[1] != each[2])
+    count, total, _ = told["columns"][name]
+    mean = total / count
+    many = 10**9
+    narrow = {**told["columns"], name: [many, many * (mean + 3), many * (mean + 3) ** 2 * (1 + 1e-12)]}
+    answer = centre.ask("scale", **body, scale={"columns": narrow, "label": [0.0, 1.0]})
+    assert answer == {"reason": REFUSED}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"steps": 1, "batch_size": 1},
+        {"batch_size": 1},
+        {"steps": 1},
+        {"learning_rate": 1e-6},
+        {"learning_rate": 100.0},
+        {"epochs": 1},
+        {"momentum": 0.0},
+        {"complete": True},
+        {"budget": 0.001},
+        {"clip": 1e-9},
+        {"elapsed": 10**9},
+    ],
+    ids=repr,
+)
+def test_one_step_on_one_row_gives_the_row_and_is_not_trained(centre, settings):
+    centre.prepare()
+    answer = centre.train(0, centre.start(), **settings)
+    assert answer.reason == REFUSED
+    assert not answer.blobs
+
+
+def test_a_model_that_singles_out_a_row_is_not_trained_on(centre):
+    """Weights so large that all rows but one are predicted surely leave that row's values in the update."""
+    centre.prepare()
+    start = centre.start()
+    assert centre.train(0, np.full_like(start, 1e6)).reason == REFUSED, (
+        "the first model follows from the seed"
+    )
+    assert centre.train(0, start).reason is None
+    assert centre.train(1, np.full_like(start, 1e6)).reason == REFUSED
+    assert centre.train(1, start + np.float32(0.01)).reason is None
+
+
+def test_no_version_is_trained_on_twice_and_none_after_the_last(centre):
+    """Two updates of one version, shuffled anew, are two sets of equations about the same rows."""
+    centre.prepare()
+    start = centre.start()
+    first = centre.train(0, start, key="a")
+    assert centre.train(0, start, key="b").reason == REFUSED
+    again = centre.train(0, start, key="a")
+    assert again.blobs["update"] == first.blobs["update"], "what was lost is sent again, to the bit"
+    assert centre.train(16, start, key="c").reason == REFUSED
+    assert centre.train(-1, start, key="d").reason == REFUSED
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "judge"])
+def test_crafted_models_are_neither_scored_nor_judged(centre, kind):
+    """A model that looks at one column tells by its scores who has which value there."""
+    centre.prepare()
+    centre.train(0, centre.start())
+    crafted = []
+    for place in range(3):
+        model = np.zeros_like(centre.start())
+        model[place] = 1e4
+        crafted.append(model)
+    assert reasons(centre.score(kind, crafted)) == {REFUSED}
+
+
+def test_so_many_models_are_judged_and_no_more(centre):
+    centre.prepare()
+    centre.train(0, centre.start())
+    rng = np.random.default_rng(0)
+    near = [centre.start() + rng.normal(0, 1e-3, len(centre.start())).astype(np.float32) for _ in range(66)]
+    assert centre.score("judge", near[:64]).reason is None
+    assert centre.score("judge", near[64:]).reason == REFUSED
+    assert centre.score("judge", near[:2]).reason is None, "what was told may be told again"
+
+
+def test_nobody_is_judged_among_fewer_than_the_smallest_count(centre):
+    """Five hundred bins of the predicted chance told each person's own, with the outcome."""
+    centre.prepare()
+    centre.train(0, centre.start())
+    (told,) = body_of(centre.score("judge", [centre.start() + np.float32(0.05)]))["told"]
+    counts = [number for _, _, cases in told for rows in cases for row in rows for number in row[1:]]
+    assert counts
+    assert all(number == 0 or number >= 5 for number in counts)
+
+
+def test_scores_come_in_stretches_and_never_of_small_classes(centre):
+    centre.prepare()
+    centre.train(0, centre.start())
+    rng = np.random.default_rng(0)
+    models = [centre.start() + rng.normal(0, 0.1, len(centre.start())).astype(np.float32) for _ in range(8)]
+    scores = centre.score("evaluate", models).about["scores"]
+    for score in scores:
+        assert len(score) in (0, 6), "counts alone: a sum of losses is an exact number"
+        assert all(number == 0 or number >= 5 for number in score[2:4])
+    assert len({tuple(score) for score in scores}) <= 9
+
+
+def test_two_runs_with_one_person_withdrawn_between_tell_nothing_of_them(centre, tmp_path):
+    before = centre.prepare()
+    file = load_site(centre.made.sites[0])
+    kept = Folder(run_folder(centre.desk.place, "run")).kept(file).member
+    gone = subject_tag(file.path("tags.key").read_bytes(), kept.people[kept.test.subjects[0]])
+    registry = Registry(Database(file.path("consents.db"), metadata))
+    registry.withdraw(gone, centre.study.study.id, datetime.now(UTC) - timedelta(hours=1))
+    later = Centre(centre.made, tmp_path / "later", run="later")
+    after = later.prepare()
+    assert after["read"]["told"] == before["read"]["told"], "178 people, then 177, is one person"
+    first, second = (
+        set(group) for group in json.loads(file.path("athens.ledger").read_text())["groups"]["sums"]
+    )
+    assert gone not in second
+    assert len(first ^ second) >= 5, "who is dealt where is drawn anew, so no subtraction leaves one person"
+
+
+def test_who_leaves_in_the_middle_of_a_run_silences_the_evaluator_and_not_the_learner(centre):
+    """The scores of one model with a person and without them differ by that person."""
+    centre.prepare()
+    start = centre.start()
+    before = centre.train(0, start)
+    assert len(before.about["score"]) == 6
+    file = load_site(centre.made.sites[0])
+    kept = Folder(run_folder(centre.desk.place, "run")).kept(file).member
+    registry = Registry(Database(file.path("consents.db"), metadata))
+    for number, subject in enumerate(kept.rows.validation.subjects[:2]):
+        gone = subject_tag(file.path("tags.key").read_bytes(), kept.people[subject])
+        registry.withdraw(gone, centre.study.study.id, datetime.now(UTC) - timedelta(hours=1))
+        after = centre.train(number + 1, start + np.float32(0.01 * (number + 1)))
+        assert after.reason is None, "training goes on without them"
+        assert not after.about["score"]
+        assert after.about["examples"] == before.about["examples"]
+        (score,) = centre.score("evaluate", [start + np.float32(0.1 * (number + 1))], f"{number}").about[
+            "scores"
+        ]
+        assert not score
+
+
+def test_what_was_told_of_a_group_is_told_again_of_it_or_of_one_that_differs_by_enough(tmp_path):
+    ledger = Ledger(tmp_path / "ledger", lambda person: f"tag {person}", 5)
+    people = {str(i) for i in range(20)}
+    assert ledger.may_tell("scores", people)
+    for gone in range(1, 5):
+        assert not ledger.may_tell("scores", {str(i) for i in range(gone, 20)})
+    assert ledger.may_tell("scores", {str(i) for i in range(5, 20)})
+    assert not ledger.may_tell("scores", {str(i) for i in range(6, 20)}), "also by what was told since"
+    assert not ledger.may_tell("scores", {"1", "2", "3"}), "fewer than the smallest count"
+    again = Ledger(tmp_path / "ledger", lambda person: f"tag {person}", 5)
+    assert again.may_tell("scores", people)
+    assert [again.steady("rows", number) for number in (20, 19, 16, 15, 19)] == [20, 20, 20, 15, 15]
+    assert [again.spend("study", task, 2) for task in ("a", "b", "a", "c")] == [True, True, True, False]
+
+
+def test_a_ledger_holds_tags_and_numbers_and_nobody(centre):
+    centre.prepare()
+    file = load_site(centre.made.sites[0])
+    text = file.path("athens.ledger").read_text()
+    ids = [
+        line.split('"id":"')[1].split('"')[0] for line in file.path("Patient.ndjson").read_text().splitlines()
+    ]
+    assert not [each for each in ids if f'"{each}"' in text]
+    assert file.path("athens.ledger").stat().st_mode & 0o077 == 0
+
+
+def test_refusals_are_counted_at_the_site(centre):
+    centre.prepare()
+    centre.train(0, centre.start(), batch_size=1)
+    assert Notes("run", run_folder(centre.desk.place, "run") / "policy").refusals == 1

@@ -1,0 +1,377 @@
+"""The citizen's page in a real browser: from the first word to the last receipt, lost lines and bad files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.citizen.centre import House, house, now
+
+from abaton.site.consent import publish
+from abaton.study import Study
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+CANARY = "Zyxwvut-Canary"
+MEASURED = {"value": 120, "unit": "mmHg", "system": "http://unitsofmeasure.org", "code": "mm[Hg]"}
+PATIENT = {
+    "resourceType": "Patient",
+    "id": "ann",
+    "birthDate": "1980-02-03",
+    "gender": "female",
+    "name": [{"family": CANARY, "given": ["Ann"]}],
+    "telecom": [{"system": "phone", "value": "+39 555 0199"}],
+}
+
+
+def measurement(number: int) -> dict[str, Any]:
+    return {
+        "resourceType": "Observation",
+        "id": f"o{number}",
+        "status": "final",
+        "subject": {"reference": "urn:uuid:1"},
+        "code": {"coding": [{"system": "http://loinc.org", "code": "8480-6", "display": "Systolic"}]},
+        "effectiveDateTime": f"2024-0{number % 9 + 1}-11",
+        "note": [{"text": f"seen by Dr {CANARY}"}],
+        "valueQuantity": MEASURED | {"value": 120 + number},
+    }
+
+
+ANN = {
+    "resourceType": "Bundle",
+    "type": "collection",
+    "entry": [
+        {"fullUrl": "urn:uuid:1", "resource": PATIENT},
+        *({"resource": measurement(number)} for number in range(60)),
+    ],
+}
+
+
+@contextmanager
+def browser_in(profile: Path) -> Iterator[Any]:
+    """A browser with a profile of its own, which can be ended and started again."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium with chromedriver is installed (Debian: chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    words = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --lang=en"
+    for word in (*words.split(), f"--user-data-dir={profile}", "--window-size=390,844"):
+        options.add_argument(word)
+    options.add_experimental_option("prefs", {"intl.accept_languages": "en"})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    made.set_script_timeout(60)
+    try:
+        yield made
+    finally:
+        made.quit()
+
+
+def until(browser: Any, what: Callable[[], Any], seconds: int = 90, saying: str = "") -> Any:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, seconds, poll_frequency=0.1).until(lambda _: what(), saying)
+
+
+def shown(browser: Any, name: str) -> Any:
+    """An element that must appear."""
+    return until(browser, lambda: (found := browser.find_element("id", name)).is_displayed() and found)
+
+
+def words(browser: Any, name: str) -> str:
+    return str(browser.find_element("id", name).text)
+
+
+def press(browser: Any, element: Any) -> None:
+    """Press as somebody without a mouse does."""
+    browser.execute_script("arguments[0].focus()", element)
+    element.send_keys(" ")
+
+
+def press_link(browser: Any, element: Any) -> None:
+    browser.execute_script("arguments[0].focus()", element)
+    element.send_keys("\ue007")
+
+
+def whole(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+def pick(browser: Any, file: Path) -> None:
+    browser.find_element("id", "file").send_keys(str(file))
+
+
+def say_yes(browser: Any, code: str) -> None:
+    shown(browser, "consent")
+    boxes = browser.find_elements("css selector", "#statements input")
+    assert not any(box.is_selected() for box in boxes)
+    browser.find_element("id", "code").send_keys(code)
+    for box in boxes:
+        assert not browser.find_element("id", "send").is_enabled()
+        press(browser, box)
+    press(browser, browser.find_element("id", "send"))
+
+
+def axe(browser: Any) -> list[Any]:
+    found = find_spec("axe_core_python")
+    if found is None or found.origin is None:
+        pytest.skip("axe-core-python is missing: install abaton[dev]")
+    browser.execute_script(Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    result = browser.execute_async_script(
+        "const done = arguments[arguments.length - 1]; axe.run(document, {resultTypes: ['violations']}).then(done)"
+    )
+    return [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in result["violations"]]
+
+
+def fits(browser: Any, width: int) -> bool:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    inside = browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    return bool(inside)
+
+
+def hosts(browser: Any) -> set[str]:
+    """Everybody whom the browser asked for something."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    ours = [url for url in asked if not url.startswith(("blob:", "data:", "chrome"))]
+    return {"/".join(url.split("/")[:3]) for url in ours}
+
+
+STORED = """
+const done = arguments[arguments.length - 1];
+const answer = (asked) => new Promise((ok) => { asked.onsuccess = () => ok(asked.result); });
+(async () => {
+  const database = await answer(indexedDB.open("abaton"));
+  const rows = await answer(database.transaction("studies").objectStore("studies").getAll());
+  const kept = rows.map(({ keys, ...rest }) => rest);
+  let text = JSON.stringify({ kept, ...localStorage, ...sessionStorage });
+  for (const name of await caches.keys())
+    for (const request of await (await caches.open(name)).keys()) text += request.url;
+  const refused = [];
+  for (const { keys: { signing, sealing, root } } of rows)
+    for (const [key, form] of [[signing.privateKey, "pkcs8"], [signing.privateKey, "jwk"], [root, "raw"],
+                               [sealing.privateKey, "pkcs8"]])
+      await crypto.subtle.exportKey(form, key)
+        .then(() => refused.push("taken out"), (error) => refused.push(error.name));
+  done({ text, refused, kept });
+})();
+"""
+
+
+@pytest.fixture
+def ann(tmp_path) -> Path:
+    path = tmp_path / "ann.json"
+    path.write_text(json.dumps(ANN))
+    return path
+
+
+@pytest.fixture
+def centre(built, study, tmp_path) -> Iterator[House]:
+    (tmp_path / "centre").mkdir()
+    with house(tmp_path / "centre", study, part=4096) as made:
+        yield made
+
+
+def test_from_the_first_word_to_the_deletion_receipt(centre, ann, tmp_path):
+    with centre.listening(), browser_in(tmp_path / "profile") as browser:
+        browser.get(centre.page)
+        shown(browser, "records")
+        assert axe(browser) == []
+        pick(browser, ann)
+        shown(browser, "preview")
+        assert browser.switch_to.active_element.get_attribute("id") == "eligible-title"
+        assert words(browser, "preview-number").startswith("Of 72")
+        assert CANARY not in words(browser, "topics")
+        press(browser, browser.find_element("id", "only-leaving"))
+        leaving = words(browser, "found")
+        browser.find_element("id", "search").send_keys(CANARY)
+        until(browser, lambda: words(browser, "found").startswith("0 "))  # it does not leave
+        press(browser, browser.find_element("id", "only-leaving"))
+        until(browser, lambda: CANARY in words(browser, "topics"))
+        assert leaving != words(browser, "found")
+        assert "Taken out:" in words(browser, "topics")
+        assert axe(browser) == []
+        assert fits(browser, 360)
+        assert fits(browser, 320)
+        preview = words(browser, "sha256")
+        say_yes(browser, centre.codes(1)[0])
+        shown(browser, "done")
+        (content,) = centre.opened()
+        assert hashlib.sha256(content).hexdigest() == preview
+        assert CANARY.encode() not in content
+        assert axe(browser) == []
+        browser.execute_cdp_cmd(
+            "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+        )
+        press_link(browser, browser.find_element("id", "copy"))
+        copy = json.loads(until(browser, lambda: whole(tmp_path / "my-consent.json")))
+        assert (copy["sha256"], copy["document"]) == (preview, centre.study.hash)
+        assert len(copy["statements"]) == 4
+        assert copy["consents"][1]["policy"][1]["uri"] == f"urn:sha256:{centre.study.hash}"
+        assert copy["receipt"]["kind"] == "receipt"
+        stored = browser.execute_async_script(STORED)
+        assert stored["refused"] == ["InvalidAccessError"] * 4
+        assert CANARY not in stored["text"]
+        assert "Ann" not in stored["text"]
+        enrolled = stored["kept"][0]["copies"]["enrolment"]["body"]
+        assert enrolled["page"] == browser.find_element("id", "build").text
+        press(browser, shown(browser, "withdraw"))
+        press(browser, shown(browser, "withdraw"))
+        until(browser, lambda: "deleted" in words(browser, "leave-told"))
+        assert "sendings deleted: 1" in words(browser, "leave-told")
+        assert "You left" in words(browser, "mine-list")
+        assert browser.get_log("browser") == []
+        assert hosts(browser) == {centre.address}
+    assert centre.opened() == []
+    assert list((centre.folder / "inbox").iterdir()) == []
+    kept = b"".join(path.read_bytes() for path in centre.folder.rglob("*") if path.is_file())
+    assert b"mm[Hg]" in content
+    assert b"mm[Hg]" not in kept
+    assert b"127.0.0.1" not in kept.replace(centre.address.encode(), b"")
+
+
+def test_the_code_on_paper_works_on_another_device(centre, ann, tmp_path):
+    with centre.listening():
+        with browser_in(tmp_path / "phone") as browser:
+            browser.get(centre.page)
+            shown(browser, "records")
+            pick(browser, ann)
+            say_yes(browser, centre.codes(1)[0])
+            shown(browser, "done")
+            code = words(browser, "paper-code")
+        assert len(centre.opened()) == 1
+        with browser_in(tmp_path / "library") as browser:
+            browser.get(centre.page)
+            entry = shown(browser, "paper-entry")
+            entry.send_keys(code[:-1] + ("A" if code[-1] != "A" else "B"))
+            press(browser, browser.find_element("id", "leave-button"))
+            until(browser, lambda: "slip" in words(browser, "leave-told"))
+            entry.clear()
+            entry.send_keys(code.lower().replace("-", " "))
+            press(browser, browser.find_element("id", "leave-button"))
+            until(browser, lambda: "sendings deleted: 1" in words(browser, "leave-told"))
+    assert centre.opened() == []
+
+
+def test_a_lost_connection_is_resumed_after_a_restart(centre, ann, tmp_path):
+    with centre.listening():
+        centre.cut_after = 2
+        with browser_in(tmp_path / "profile") as browser:
+            browser.get(centre.page)
+            shown(browser, "records")
+            pick(browser, ann)
+            shown(browser, "preview")
+            preview = words(browser, "sha256")
+            say_yes(browser, centre.codes(1)[0])
+            shown(browser, "resume")
+            assert "cannot be reached" in words(browser, "problem")
+        assert centre.opened() == []
+        centre.cut_after = None
+        with browser_in(tmp_path / "profile") as browser:
+            browser.get(centre.page)
+            press(browser, shown(browser, "resume-button"))
+            shown(browser, "done")
+    parts = [asked for asked in centre.asked if "/parts/" in asked]
+    assert len(parts) > 3
+    assert sum(part.endswith("/parts/0") for part in parts) == 1  # what had arrived was not sent again
+    assert [hashlib.sha256(content).hexdigest() for content in centre.opened()] == [preview]
+
+
+def test_it_works_without_a_line_after_a_restart(centre, ann, tmp_path):
+    with centre.listening(), browser_in(tmp_path / "profile") as browser:
+        browser.get(centre.page)
+        shown(browser, "records")
+        browser.execute_async_script("navigator.serviceWorker.ready.then(arguments[0])")
+        browser.refresh()  # from here on through what the device keeps
+        shown(browser, "records")
+        code = centre.codes(1)[0]
+    with browser_in(tmp_path / "profile") as browser:
+        browser.get(centre.page)
+        shown(browser, "records")
+        pick(browser, ann)
+        shown(browser, "preview")
+        assert words(browser, "preview-number").startswith("Of 72")
+        say_yes(browser, code)
+        until(browser, lambda: "cannot be reached" in words(browser, "problem"))
+        assert shown(browser, "send").is_enabled()
+
+
+def test_bad_files_are_told_in_plain_words_and_the_next_file_works(centre, ann, tmp_path):
+    other = json.loads(json.dumps(ANN).replace('"ann"', '"bob"'))
+    bad = {
+        "deep.json": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "no health record"),
+        "large.json": (b'{"resourceType":"Bundle","x":"' + b"x" * 50_000_000 + b'"}', "too large"),
+        "none.json": (b'{"hello": "world"}', "does not hold health records"),
+        "text.txt": (b"hello", "does not hold health records in a form"),
+        "empty.json": (b"", "nothing in this file"),
+        "sealed.json": (b"ABATSEAL\x00\x01", "sealed for somebody else"),
+        "r2.xml": (b"<Bundle/>", "XML"),
+        "link.txt": (b"shlink:/eyJ1cmwiOiJo", "locked"),
+        "cut.json": (json.dumps(ANN).encode()[:-40], "does not hold health records in a form"),
+    }
+    with centre.listening(), browser_in(tmp_path / "profile") as browser:
+        browser.get(centre.page)
+        shown(browser, "records")
+        for name, (content, told) in bad.items():
+            (tmp_path / name).write_bytes(content)
+            pick(browser, tmp_path / name)
+            until(browser, lambda told=told: told in words(browser, "file-problem"), saying=name)
+        pick(browser, ann)
+        shown(browser, "preview")
+        assert not browser.find_element("id", "file-problem").is_displayed()
+        (tmp_path / "bob.json").write_text(json.dumps(other))
+        pick(browser, tmp_path / "bob.json")
+        until(browser, lambda: "more than one person" in words(browser, "file-problem"))
+        assert words(browser, "preview-number").startswith("Of 72")
+
+
+def test_a_study_that_has_changed_asks_again_and_another_language_changes_every_word(centre, ann, tmp_path):
+    with centre.listening(), browser_in(tmp_path / "profile") as browser:
+        browser.get(centre.page)
+        shown(browser, "records")
+        pick(browser, ann)
+        say_yes(browser, "WRONG")
+        until(browser, lambda: "not known" in words(browser, "problem"))
+        browser.find_element("id", "code").clear()
+        browser.find_element("id", "code").send_keys(centre.codes(1)[0])
+        press(browser, browser.find_element("id", "send"))
+        shown(browser, "done")
+        publish(centre.inbox.registry, changed(centre.study), now())
+        browser.get(centre.page)
+        shown(browser, "changed")
+        shown(browser, "records")
+        press(browser, browser.find_element("css selector", "nav button[lang=de]"))
+        until(browser, lambda: "Die Studie hat sich geändert" in words(browser, "changed"))
+        assert browser.find_element("tag name", "html").get_attribute("lang") == "de"
+        assert axe(browser) == []
+        pick(browser, ann)
+        shown(browser, "consent")
+        assert not browser.find_element("id", "code-field").is_displayed()  # the key is known: no second code
+        for box in browser.find_elements("css selector", "#statements input"):
+            press(browser, box)
+        press(browser, browser.find_element("id", "send"))
+        shown(browser, "done")
+    assert len(centre.opened()) == 2
+
+
+def test_the_page_is_not_used_from_an_address_that_the_study_does_not_name(centre, tmp_path):
+    with centre.listening(), browser_in(tmp_path / "profile") as browser:
+        browser.get(centre.page.replace("127.0.0.1", "localhost"))
+        until(browser, lambda: "does not name" in words(browser, "problem"))
+        assert not browser.find_element("id", "records").is_displayed()
+
+
+def changed(study: Study) -> Study:
+    table = study.content()
+    table["study"]["version"] = "2"
+    return Study.model_validate_json(json.dumps(table))

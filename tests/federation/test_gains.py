@@ -1,0 +1,98 @@
+"""What each site gains: found at the site, from its own rows, of enough people, of those who are still in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from abaton.federation import Member, Rows
+from abaton.federation.baselines import train_alone
+from abaton.federation.gains import GainSettings, gains_row, site_gain
+from abaton.federation.judging import site_counts
+from abaton.learning import logistic
+from abaton.learning.clinical import judge
+from abaton.records.features import Scaled
+from abaton.study import Evaluation, Learning
+
+WISH = GainSettings(epochs=8, seed=3, resamples=50)
+TRUTH = np.array([1.5, -1.0, 0.0], np.float32)
+
+
+def table(rng: np.random.Generator, name: str, count: int, *, classes: bool = True) -> Scaled:
+    x = rng.normal(size=(count, 3)).astype(np.float32)
+    score = x @ TRUTH + rng.normal(0, 1, count).astype(np.float32)
+    subjects = tuple(f"{name} {i}" for i in range(count))
+    if not classes:
+        return Scaled(("a", "b", "c"), x, score, (), subjects)
+    return Scaled(("a", "b", "c"), x, (score > 0).astype(np.int64), ("no", "yes"), subjects)
+
+
+def site(
+    *, train: int = 60, test: int = 80, floor: int = 5, classes: bool = True, batch: int | None = None
+) -> Member:
+    rng = np.random.default_rng(1)
+    document = SimpleNamespace(site=SimpleNamespace(id="kos"), limits=SimpleNamespace(batch=batch))
+    parts = [table(rng, name, n, classes=classes) for name, n in (("t", train), ("v", 10), ("x", test))]
+    return Member(SimpleNamespace(document=document), {}, Rows(*parts[:2]), parts[2], {}, floor, "d")
+
+
+JUDGED = SimpleNamespace(classes=("no", "yes"), label=(0.0, 1.0))
+MODEL = logistic(features=3, classes=2)
+BEST = np.concatenate([np.stack([-TRUTH, TRUTH]).reshape(-1), np.zeros(2, np.float32)]).astype(np.float32)
+
+
+def everybody(member: Member) -> frozenset[str]:
+    return frozenset(member.everybody)
+
+
+def test_both_models_are_judged_as_everywhere_and_the_own_one_is_of_the_sites_rows_alone():
+    member, learning = site(), Learning()
+    pair = site_gain(member, JUDGED, learning, (MODEL, BEST), everybody(member), WISH)
+    own = train_alone(MODEL, member.rows, learning.rules(2).training, WISH.epochs, WISH.seed)
+    for found, vector in ((pair.first, own), (pair.second, BEST)):
+        exact = replace(member, floor=1)  # what leaves is in groups; the site itself compares its people
+        (counts,) = next(iter(site_counts(exact, JUDGED, MODEL, vector, everybody(member)).values()))
+        assert found.value == pytest.approx(judge(counts, resamples=0)["auroc"].value, abs=1e-12)
+    assert pair.difference.value == pytest.approx(pair.second.value - pair.first.value)
+    assert pair == site_gain(member, JUDGED, learning, (MODEL, BEST), everybody(member), WISH)
+    assert [len(each) for each in pair.row()] == [3, 3, 3]  # all that leaves
+
+
+def test_nothing_is_told_of_few_people():
+    member = site()
+    cases = [s for s, y in zip(member.test.subjects, member.test.y, strict=True) if y]
+    inside = everybody(member) - set(cases[4:])
+    assert site_gain(member, JUDGED, Learning(), (MODEL, BEST), inside, WISH) is None
+    alone = frozenset([*member.test.subjects, *member.rows.train.subjects[:4]])
+    assert site_gain(member, JUDGED, Learning(), (MODEL, BEST), alone, WISH) is None
+
+
+def test_rows_of_those_who_left_are_not_used():
+    member = site()
+    gone = frozenset(member.rows.train.subjects[:30])
+    kept = np.array([s not in gone for s in member.rows.train.subjects])
+    rows = member.rows.train
+    less = replace(
+        rows, x=rows.x[kept], y=rows.y[kept], subjects=tuple(np.array(rows.subjects)[kept].tolist())
+    )
+    without = replace(member, rows=Rows(less, member.rows.validation))
+    asked = (JUDGED, Learning(), (MODEL, BEST))
+    assert site_gain(member, *asked, everybody(member) - gone, WISH) == site_gain(
+        without, *asked, everybody(without), WISH
+    )
+
+
+def test_values_are_compared_by_the_studys_first_measure():
+    learning = Learning(task="value", network="linear", evaluation=Evaluation(metrics=("rmse",)))
+    member, model = site(classes=False), learning.model(features=3, classes=0)
+    judged = SimpleNamespace(classes=(), label=(10.0, 2.0))
+    pair = site_gain(member, judged, learning, (model, model.initial(0)), everybody(member), WISH)
+    assert pair.difference.value > 0  # an error that grows: the untrained community model is worse
+    assert gains_row(learning, {"kos": pair.row(), "troy": None})["sites"]["troy"] is None
+
+
+def test_a_site_does_no_more_work_than_it_bounds():
+    assert GainSettings(10**9, 1, 10**9).bounded() == GainSettings(10_000, 1, 10_000)

@@ -1,0 +1,73 @@
+"""One population in three forms: FHIR as NDJSON, spreadsheets, and OMOP; and sites that read them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from abaton.lab.hospitals import HOSPITALS, load_omop, records, study_text, write_omop, write_spreadsheets
+from abaton.site import load_site, open_site
+from abaton.study import study_from_toml
+
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+SEED = 1990
+KINDS = {
+    "ndjson": 'kind = "ndjson"\npaths = ["ndjson"]',
+    "csv": 'kind = "csv"\npaths = ["csv"]\nmapping = "csv/mapping.toml"',
+    "folder": 'kind = "omop"\npaths = ["omop"]\ntimezone = "+02:00"',
+    "sqlite": 'kind = "omop"\ndatabase = "sqlite:///omop.db"\ntimezone = "+02:00"',
+    "duckdb": 'kind = "omop"\ndatabase = "duckdb:///omop.duckdb"\ntimezone = "+02:00"',
+}
+SITE = """[site]
+id = "{name}"
+name = "Hospital"
+
+[records]
+{records}
+
+[consent]
+ground = "Nobody here is real"
+
+[keys]
+study = "study.key"
+"""
+
+
+def write_population(folder: Path, name: str, scale: float) -> int:
+    """Write one hospital in all forms; how many people it has."""
+    (folder / "ndjson").mkdir(parents=True)
+    lines: dict[str, list[str]] = {}
+    for resource in records(name, SEED, scale=scale):
+        # OMOP knows people by numbers, so that the others do here, too.
+        text = json.dumps(resource).replace(f"{name}-", "")
+        lines.setdefault(resource["resourceType"], []).append(text)
+    for kind, texts in lines.items():
+        (folder / "ndjson" / f"{kind}.ndjson").write_text("\n".join(texts) + "\n")
+    write_spreadsheets(folder / "csv", name, records(name, SEED, scale=scale))
+    write_omop(folder / "omop", records(name, SEED, scale=scale))
+    (folder / "study.key").touch(mode=0o600)
+    (folder / "study.key").write_bytes(bytes(range(32)))
+    return len(lines["Patient"])
+
+
+def study(*, raw: bool = False):
+    """The study of the demonstration; raw, it keeps dates and values as they are."""
+    text = study_text()
+    if raw:
+        rules = "".join(
+            f'[[deidentification.rules]]\npath = "nodesByType(\'{kind}\')"\nmethod = "keep"\n'
+            for kind in ("date", "dateTime", "Quantity", "Period")
+        )
+        text = text.replace("[privacy.anonymity]", rules + "\n[privacy.anonymity]")
+    return study_from_toml(text)
+
+
+def opened(folder: Path, kind: str, name: str, document=None, **more: str):
+    """The site that reads one of the forms."""
+    place = folder / f"{kind}.toml"
+    place.write_text(SITE.format(name=name, records=more.get("records") or KINDS[kind]))
+    return open_site(load_site(place), document or study(), NOW)
+
+
+__all__ = ["HOSPITALS", "load_omop", "opened", "study", "write_population"]

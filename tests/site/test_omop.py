@@ -1,0 +1,279 @@
+"""OMOP as a source: what its tables become, what is asked of the database, and what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, date
+
+import pytest
+import sqlalchemy as sql
+from fhir.resources.R4B import get_fhir_model_class
+from tests.site.population import load_omop, study, write_population
+
+from abaton.errors import AbatonError, Refused, SettingsError, StoreError
+from abaton.records import problems
+from abaton.records.deid.need import Code, CodeFilter, DateFilter, Need, Want
+from abaton.site.moments import zone_of
+from abaton.site.omop.asking import questions
+from abaton.site.omop.concepts import Concepts
+from abaton.site.omop.database import OmopDatabase
+from abaton.site.omop.source import OmopSource
+from abaton.study import Criterion, Eligibility
+
+CANARY = "Canaria"
+TABLES = """
+CREATE TABLE person (person_id INT, gender_concept_id INT, year_of_birth INT, month_of_birth INT, day_of_birth INT);
+CREATE TABLE death (person_id INT, death_date DATE);
+CREATE TABLE concept (concept_id INT, vocabulary_id TEXT, concept_code TEXT);
+CREATE TABLE concept_relationship (concept_id_1 INT, concept_id_2 INT, relationship_id TEXT);
+CREATE TABLE visit_occurrence (visit_occurrence_id INT, person_id INT, visit_concept_id INT, visit_start_date DATE,
+    visit_start_datetime TIMESTAMP, visit_end_date DATE, visit_source_concept_id INT);
+CREATE TABLE condition_occurrence (condition_occurrence_id INT, person_id INT, condition_concept_id INT,
+    condition_start_date DATE, condition_end_date DATE, condition_source_concept_id INT);
+CREATE TABLE measurement (measurement_id INT, person_id INT, measurement_concept_id INT, measurement_date DATE,
+    measurement_datetime TIMESTAMP, operator_concept_id INT, value_as_number NUMERIC, value_as_concept_id INT,
+    unit_concept_id INT, measurement_source_concept_id INT);
+CREATE TABLE observation (observation_id INT, person_id INT, observation_concept_id INT, observation_date DATE,
+    value_as_number NUMERIC, value_as_string TEXT, value_as_concept_id INT, unit_concept_id INT,
+    observation_source_concept_id INT);
+CREATE TABLE drug_exposure (drug_exposure_id INT, person_id INT, drug_concept_id INT, drug_exposure_start_date DATE,
+    drug_exposure_end_date DATE, drug_type_concept_id INT, drug_source_concept_id INT);
+CREATE TABLE procedure_occurrence (procedure_occurrence_id INT, person_id INT, procedure_concept_id INT,
+    procedure_date DATE, procedure_source_concept_id INT{procedure});
+CREATE TABLE device_exposure (device_exposure_id INT, person_id INT, device_concept_id INT,
+    device_exposure_start_date DATE, device_exposure_end_date DATE, device_source_concept_id INT);
+INSERT INTO concept VALUES (1, 'LOINC', '8480-6'), (2, 'UCUM', 'mm[Hg]'), (3, 'SNOMED', '44054006'),
+    (4, 'ICD10', 'E11.9'), (5, 'RxNorm', '35296'), (6, 'SNOMED', '80146002'), (7, 'SNOMED', '14106009'),
+    (8, 'LOINC', '72166-2'), (9, 'SNOMED', '266919005'), (10, 'ICD10', 'I50.9'), (9202, 'Visit', 'OP'),
+    (2000000001, 'Our lab', 'BP'), (2000000002, 'Our lab', 'XY');
+INSERT INTO concept_relationship VALUES (2000000001, 1, 'Maps to'), (4, 3, 'Maps to');
+INSERT INTO person VALUES (1, 8532, 1950, 2, 1), (2, 8507, 1960, NULL, NULL), (3, 0, 1970, 5, NULL);
+INSERT INTO death VALUES (2, '2024-05-06');
+INSERT INTO visit_occurrence VALUES (1, 1, 9202, '2023-03-01', '2023-03-01 09:30:00', '2023-03-01', 0);
+INSERT INTO condition_occurrence VALUES (1, 1, 3, '2020-01-01', NULL, 4), (2, 2, 0, '2020-01-01', NULL, 2000000002),
+    (3, 99, 3, '2020-01-01', NULL, 4);
+INSERT INTO measurement VALUES (1, 1, 1, '2023-03-01', '2023-03-01 09:30:00', 4172704, 140.5, NULL, 2, 0),
+    (2, 1, 0, '2023-03-02', '2023-03-02 00:00:00', NULL, 150, NULL, 2, 2000000001),
+    (3, 2, 2000000002, '2023-03-02', NULL, NULL, 7, NULL, NULL, 0),
+    (4, 3, 1, '2023-03-02', NULL, NULL, 120, NULL, 2000000002, 0);
+INSERT INTO observation VALUES (1, 1, 8, '2023-03-01', NULL, NULL, 9, NULL, 0),
+    (2, 2, 8, '2023-03-01', NULL, 'x', 0, 0, 0);
+INSERT INTO drug_exposure VALUES (1, 1, 5, '2023-03-01', '2023-04-01', 32838, 0),
+    (2, 1, 5, '2023-03-01', '2023-04-01', 32818, 0),
+    (3, 2, 5, '2023-03-01', NULL, 44787730, 0);
+INSERT INTO procedure_occurrence (procedure_occurrence_id, person_id, procedure_concept_id, procedure_date)
+    VALUES (1, 2, 6, '2023-03-01');
+INSERT INTO device_exposure VALUES (1, 2, 7, '2023-03-01', NULL, 0);
+"""
+TYPES = (
+    "Encounter", "Condition", "Observation", "MedicationRequest", "MedicationStatement", "MedicationAdministration",
+    "Procedure", "Device", "DeviceUseStatement",
+)  # fmt: skip
+ANYBODY = Eligibility(name="all", criteria=(Criterion(what="sex", sex=("female", "male")),))
+EVERYTHING = Need("test", tuple(Want(kind) for kind in TYPES))
+
+
+@pytest.fixture(params=["5.3", "5.4"])
+def instance(request, tmp_path):
+    more = ", procedure_end_date DATE" if request.param == "5.4" else ""
+    return write(tmp_path / "omop.db", TABLES.replace("{procedure}", more))
+
+
+@pytest.fixture
+def newer(tmp_path):
+    return write(tmp_path / "omop.db", TABLES.replace("{procedure}", ""))
+
+
+def write(path, script):
+    with sqlite3.connect(path) as base:
+        base.executescript(script)
+    base.close()
+    return path
+
+
+def source(path, need=EVERYTHING, eligibility=None, zone="+02:00", **more):
+    place = f"sqlite:///{path}" if path.suffix == ".db" else path
+    return OmopSource(place, need, eligibility or ANYBODY, zone_of(zone), **more)
+
+
+def read(path, need=EVERYTHING, **more):
+    opened = source(path, need, **more)
+    return [
+        [entry["resource"] for entry in record.content["entry"]] for record in opened.records()
+    ], opened.faults
+
+
+def test_every_table_becomes_valid_fhir(instance):
+    (first, second, third), faults = read(instance)
+    kinds = [[each["resourceType"] for each in person] for person in (first, second, third)]
+    assert kinds[0] == [
+        "Patient", "Encounter", "Condition", "Observation", "Observation", "Observation", "MedicationRequest",
+        "MedicationAdministration",
+    ]  # fmt: skip
+    assert kinds[1] == [
+        "Patient",
+        "Observation",
+        "MedicationStatement",
+        "Procedure",
+        "Device",
+        "DeviceUseStatement",
+    ]
+    for person in (first, second, third):
+        for each in person:
+            get_fhir_model_class(each["resourceType"]).model_validate(each)
+            assert problems(each) == []
+    assert first[0] == {"resourceType": "Patient", "id": "1", "gender": "female", "birthDate": "1950-02-01"}
+    assert second[0] | {"birthDate": "1960", "deceasedDateTime": "2024-05-06"} == second[0]
+    assert third[0]["birthDate"] == "1970-05"
+    visit, condition, high, local, smoking, *_ = first[1:]
+    assert (visit["class"]["code"], visit["period"]["start"]) == ("AMB", "2023-03-01T09:30:00+02:00")
+    assert [code["code"] for code in condition["code"]["coding"]] == ["44054006", "E11.9"]
+    assert (
+        high["valueQuantity"] | {"value": 140.5, "comparator": ">", "code": "mm[Hg]"} == high["valueQuantity"]
+    )
+    assert local["code"]["coding"] == high["code"]["coding"]
+    assert local["effectiveDateTime"] == "2023-03-02"
+    assert smoking["valueCodeableConcept"]["coding"][0]["code"] == "266919005"
+    assert faults.reasons == {
+        "a row's concept has no code in a system that FHIR names": 2,
+        "a unit's concept is none of UCUM": 1,
+        "a record is about somebody whose Patient is not here, or not one alone": 1,
+    }
+    assert faults.places["a row's concept has no code in a system that FHIR names"] == [
+        "condition_occurrence",
+        "measurement",
+    ]
+
+
+def test_a_folder_of_csv_and_parquet_says_the_same_as_the_database(newer, tmp_path):
+    pl = pytest.importorskip("polars")
+    pytest.importorskip("duckdb_engine", reason="DuckDB is missing: install abaton[omop]")
+    folder = tmp_path / "files"
+    folder.mkdir()
+    with sqlite3.connect(newer) as base:
+        names = [row[0] for row in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in names:
+            found = base.execute(f"SELECT * FROM {name}")
+            columns = [each[0] for each in found.description]
+            rows = found.fetchall()
+            frame = pl.DataFrame(rows, schema=columns, orient="row", infer_schema_length=None)
+            if name == "measurement":
+                frame.write_parquet(folder / f"{name}.parquet")
+            elif name.startswith("concept"):
+                frame.write_csv(folder / f"{name.upper()}.csv", separator="\t")
+            else:
+                frame.write_csv(folder / f"{name}.csv")
+    base.close()
+    assert read(folder) == read(newer)
+
+
+def statements(path, need, eligibility=None):
+    database = OmopDatabase(f"sqlite:///{path}")
+    try:
+        asked = questions(database, Concepts(database), need, eligibility or ANYBODY)
+        return {
+            each.table.name: str(each.asked.compile(compile_kwargs={"literal_binds": True})) for each in asked
+        }
+    finally:
+        database.close()
+
+
+def test_only_the_tables_concepts_and_days_of_the_study_are_asked_for(newer):
+    loinc, icd = "http://loinc.org", "http://hl7.org/fhir/sid/icd-10"
+    wants = (
+        Want("Observation", codes=(CodeFilter("code", (Code(loinc, "8480-6"),)),)),
+        Want(
+            "Condition",
+            codes=(CodeFilter("code", (Code(icd, "E11", begins=True),)),),
+            dates=(DateFilter("onset", "2019-06-01"),),
+        ),
+        Want("MedicationRequest"),
+    )
+    asked = statements(newer, Need("test", wants))
+    assert set(asked) == {"condition_occurrence", "measurement", "observation", "drug_exposure"}
+    assert "IN (1, 2000000001)" in asked["measurement"]
+    assert "condition_concept_id IN (4)" in asked["condition_occurrence"]
+    assert "condition_start_date >= '2019-05-31'" in asked["condition_occurrence"]
+    assert "drug_type_concept_id IN (32838" in asked["drug_exposure"]
+    assert all("ORDER BY" in each and "person_id" in each.split("ORDER BY")[1] for each in asked.values())
+    people, _ = read(newer, Need("test", wants))
+    assert [[each["resourceType"] for each in person[1:]] for person in people] == [
+        ["Condition", "Observation", "Observation", "MedicationRequest"],
+        [],
+        ["Observation"],
+    ]
+
+
+def test_a_need_without_a_list_reads_everything(newer):
+    assert len(statements(newer, Need("test"))) == 7
+    assert read(newer, Need("test")) == read(newer)
+
+
+def test_what_eligibility_is_judged_by_is_read_whole(newer):
+    document = study()
+    asked = statements(newer, document.need(date(2026, 1, 1)), document.eligibility)
+    assert "WHERE" not in asked["condition_occurrence"]
+    assert "measurement_concept_id IN" in asked["measurement"]
+
+
+BAD = {
+    "no table of people": ("DROP TABLE person", SettingsError, "the table 'person' is not there"),
+    "a lost column": ("ALTER TABLE measurement DROP COLUMN unit_concept_id", SettingsError, "no column 'unit_con"),
+    "no vocabulary": ("DROP TABLE concept", SettingsError, "vocabulary table 'concept'"),
+    "two people with one id": (
+        f"INSERT INTO person VALUES (2, 8507, 1980, 1, 1); UPDATE concept SET concept_code = '{CANARY}' "
+        "WHERE concept_id = 7",
+        Refused,
+        "two people have one id",
+    ),
+    "an impossible date": ("UPDATE condition_occurrence SET condition_start_date = '2023-02-30'", Refused, "no such"),
+    "an impossible birth": ("UPDATE person SET month_of_birth = 2, day_of_birth = 30", Refused, "no such date"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_instance_is_refused_in_one_line(newer, case):
+    script, kind, what = BAD[case]
+    write(newer, script)
+    with pytest.raises(kind) as caught:
+        read(newer)
+    assert what in caught.value.what
+    assert caught.value.remedy
+    assert CANARY not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ("sqlite:///nowhere.db", "is not there"),
+        ("nothing at all", "not the address of a database"),
+        ("oracle://host/name", "cannot be used"),
+        ("postgresql+psycopg://nobody@127.0.0.1:1/none", "does not answer"),
+    ],
+)
+def test_a_database_that_is_not_there(place, what):
+    pytest.importorskip("psycopg")
+    with pytest.raises(AbatonError) as caught:
+        list(OmopSource(place, EVERYTHING, ANYBODY, UTC).records())
+    assert what in caught.value.what
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.postgres
+def test_a_database_that_goes_away(tmp_path, new_database):
+    write_population(tmp_path, "kos", 3.0)
+    url = new_database()
+    load_omop(tmp_path / "omop", url)
+    document = study()
+    opened = OmopSource(url, document.need(date(2026, 1, 1)), document.eligibility, UTC)
+    found = opened.records()
+    next(found)
+    engine = sql.create_engine(url)
+    with engine.connect() as connection:
+        connection.execute(
+            sql.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        )
+    engine.dispose()
+    with pytest.raises(StoreError, match="went away"):
+        list(found)

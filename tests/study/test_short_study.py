@@ -1,0 +1,294 @@
+"""The short study: the same tables and the same hash as the long form, and errors that name the line somebody wrote."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+from tests.records.making import HELD
+from tests.study.long_form import long_starter
+
+from abaton.lab.hospitals import HOSPITALS, records, study_text
+from abaton.records import Consented, Deidentifier, Pseudonyms, Record
+from abaton.records.deid.need import Need
+from abaton.records.features import Kind, Outcome, featurise
+from abaton.records.fhir.ucum import read_unit
+from abaton.records.fhir.vocabulary import is_known, is_public
+from abaton.site import load_site
+from abaton.site.opening import open_source
+from abaton.study import Answers, StudyError, load_study, starter, study_from_toml, write_bundle, write_toml
+from abaton.study.reading import study_from_json
+from abaton.study.short import HOMES, SYSTEMS, standard_views
+from abaton.study.short.codes import Coded
+from abaton.study.short.common import common, found_by
+from abaton.study.starting import inline
+from abaton.study.toml import read_toml
+
+ROOT = Path(__file__).parents[2]
+LONG = Path(__file__).parent / "long"
+TODAY = date(2026, 11, 16)
+START = starter("study.toml", TODAY, Answers())
+
+
+def with_inputs(*lines: str, outcome: str = 'illness = { icd10 = "I50*" }', more: str = "") -> str:
+    """The example with other inputs and another outcome."""
+    head, _, rest = START.partition("[inputs]\n")
+    rest = rest[rest.index("# How every record") :].replace('groups = [{ input = "sex" }, ', "groups = [")
+    rest = rest.replace('{ input = "age", bands = [50, 65] }', "")
+    rest = rest[: rest.index("# How well")] + rest[rest.index("# How the community") :]
+    return f"{head}[inputs]\n" + "\n".join(lines) + f"\n\n[outcome]\n{outcome}\n\n{more}\n{rest}"
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(StudyError) as caught:
+        study_from_toml(text, "study.toml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def table_of(study, resources, name="site"):
+    make = Deidentifier(study.need(TODAY), Pseudonyms(study.study.id, bytes(range(32)), site=name), year=2026)
+    kept = [make(Consented(Record(each), HELD)) for each in resources]
+    return featurise(study.plan(), [each for each in kept if each is not None])
+
+
+def same(one, other) -> bool:
+    return (
+        one.table.columns == other.table.columns
+        and one.table.subjects == other.table.subjects
+        and one.table.x.tobytes() == other.table.x.tobytes()
+        and one.table.y.tobytes() == other.table.y.tobytes()
+    )
+
+
+@pytest.mark.parametrize("name", HOSPITALS)
+def test_the_demonstration_makes_the_same_table_in_45_lines_as_in_343(name):
+    long = load_study(LONG / "hospitals.toml")
+    raw = list(records(name, 1990, scale=0.15))
+    made = [table_of(study, raw, name) for study in (study_from_toml(study_text()), long)]
+    assert len(study_text().splitlines()) <= 45
+    assert same(*made)
+    assert made[0].report == made[1].report
+
+
+@pytest.mark.shared
+def test_the_heart_study_makes_the_same_tables_in_45_lines(shared, tmp_path):
+    from tests.federation.network.heart import FILES, write_hospitals
+
+    text = (ROOT / "examples" / "heart" / "study.toml").read_text()
+    assert len(text.splitlines()) <= 45
+    write_hospitals(shared, tmp_path, {})
+    both = study_from_toml(text), load_study(LONG / "heart.toml")
+    for name in FILES:
+        source = open_source(load_site(tmp_path / "sites" / f"{name}.toml"), None, Need("everything"))
+        raw = [record.content for record in source.records()]
+        assert raw
+        assert same(*(table_of(each, raw) for each in both))
+
+
+@pytest.mark.parametrize("text", [study_text(), START, (ROOT / "examples/heart/study.toml").read_text()])
+def test_the_hash_of_a_short_study_is_that_of_its_long_form_in_every_form(text):
+    short = study_from_toml(text)
+    long = write_toml(short)
+    assert "[inputs]" not in long
+    assert "[[data]]" in long
+    assert study_from_toml(long) == short
+    assert study_from_toml(long).hash == short.hash
+    assert read_toml(long).derived == ()
+    assert study_from_json(json.dumps(write_bundle(short))).hash == short.hash
+
+
+def test_what_is_derived_never_changes():
+    """A site with another version must find the same hash: this fails if a standard view or a derivation changes."""
+    assert (
+        study_from_toml(study_text()).hash
+        == "dc77211ffa3a6dacb7a64acca274eccdc00a6c67cd03f2c8978fd5a9cb9f719c"
+    )
+
+
+def test_every_derived_part_is_explained_with_the_line_it_comes_from():
+    text = study_text()
+    told = read_toml(text).derived
+    lines = text.splitlines()
+    by_key = {each.key: each for each in told}
+    systolic = by_key["inputs.systolic"]
+    assert lines[systolic.line - 1].startswith("systolic = ")
+    assert [each.words for each in told if each.key == "inputs.cholesterol"] == [
+        "input cholesterol: number in mg/dL from measurements.value where code is [loinc 2093-3] or [loinc 14647-2] "
+        "latest (missing: mean)"
+    ]
+    study = study_from_toml(text)
+    words = " ".join(each.words for each in told)
+    assert all(f"input {each.name}:" in words for each in study.features.inputs)
+    assert all(f"standard view {each.name} of" in words for each in study.views)
+    assert sum(each.words.startswith("may be known: ") for each in told) == len(study.data)
+    for part in ("index date:", "label heart_failure:", "contact:", "people are told"):
+        assert part in words
+
+
+def test_nothing_is_asked_for_that_is_not_used():
+    study = study_from_toml(with_inputs('drug = { atc = "C03*" }'))
+    assert {(line.type, line.elements) for line in study.data} == {
+        ("Patient", ("id",)),
+        ("Condition", ("code", "verificationStatus")),
+        ("MedicationRequest", ("doNotPerform", "medication", "status")),
+    }
+    assert [view.columns for view in study.views] == [
+        ("subject",),
+        ("subject", "system", "code"),
+        ("subject", "system", "code"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "remedy"),
+    [
+        ('x = { lonic = "8480-6", unit = "mm[Hg]" }', "inputs.x.lonic: 'lonic' is not a known key", "'loinc'?"),
+        ('x = { loinc = "8480-6" }', "inputs.x: a measured number needs its unit", 'unit = "mm[Hg]"'),
+        ('x = { loinc = "8480-6", unit = "mmHg" }', "inputs.x: this is not a unit of UCUM", "mm[Hg]"),
+        ('x = { loinc = "8480-7", unit = "a" }', "inputs.x.loinc: '8480-7' is not a code of", "correct it"),
+        ('x = { icd10 = "E*1" }', "inputs.x.icd10: 'E*1' is not a code", "at the end"),
+        ('x = { icd10 = "*" }', "inputs.x.icd10: '*' is not a code", "at the end"),
+        ("x = { icd10 = [] }", "inputs.x.icd10: the list of codes is empty", "at least one"),
+        ("x = {}", "inputs.x: it names neither codes nor a view", "view = 'diagnoses'"),
+        ('x = { snomed = "38341003", atc = "C03*" }', "inputs.x: it is not said in which records", "view ="),
+        ('x = { icd10 = "E11*", view = "diagnosis" }', "inputs.x.view: 'diagnosis' is not a view", "'diagnoses'"),
+        ('x = { loinc = "8480-6", unit = "a", take = "newest" }', "inputs.x.take: this value is not", "latest"),
+        ('x = { loinc = "72166-2", categories.snowmd = { a = "8517006" } }', "'snowmd' is not the short", "snomed"),
+        ('x = { loinc = "72166-2", categories.snomed = { a = "8517007" } }', "'8517007' is not a code of", "correct"),
+        ('x = { patient = "age", loinc = "8480-6" }', "inputs.x: what a Patient says has no codes", "remove"),
+        ('age = {}', "inputs.age: an age needs a day at which it is told", "or [index]"),
+        ('x = { icd10 = "I50*" }', "inputs.x: the input 'x' holds the label itself", "leave it out"),
+        ('x = { icd10 = "E11*", indicator = true }', "inputs.x: without a row this is 0", "remove"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_short_line_and_the_remedy(line, what, remedy):
+    text = with_inputs(line)
+    number = text[: text.index(line)].count("\n") + 1
+    found = problems(text)
+    match = [each for each in found if what in each and remedy in each]
+    assert match, found
+    assert int(match[0].split(":")[1]) == number
+
+
+@pytest.mark.parametrize(
+    ("outcome", "more", "what"),
+    [
+        ('a = { icd10 = "I50*", within = "P1Y" }', "", "outcome.a: an event is counted from an index date"),
+        ('a = { icd10 = "I50*", within = "P1Y" }', "[index]\nview = 'visits'", "dates are cut to their year"),
+        ('a = { icd10 = "I50*", follow_up = "visits" }', "", "outcome.a: 'follow_up' belongs to 'within'"),
+        ('a = { loinc = "8480-6", above = 140 }', "", "outcome.a: 'above' has no unit"),
+        ('a = { icd10 = "I50*" }\nb = { icd10 = "I21*" }', "", "outcome.b: a study learns one outcome"),
+        ('a = { icd10 = "I50*" }', "[features.label]\nkind = 'any'", "outcome: [outcome] and [features.label] say"),
+        ('a = { icd10 = "I50*" }', "[systems]\nloinc = 'urn:x'", "'loinc' already has a meaning"),
+        ('a = { icd10 = "I50*" }', "[input]\nx = 1", "'input' is not a known key; did you mean 'inputs'?"),
+    ],
+)  # fmt: skip
+def test_errors_of_outcome_and_index(outcome, more, what):
+    found = problems(with_inputs('drug = { atc = "C03*" }', outcome=outcome, more=more))
+    assert any(what in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "classes"),
+    [
+        ('a = { icd10 = "I50*" }', Outcome.ANY, ("no", "yes")),
+        ('a = { patient = "death" }', Outcome.ANY, ("no", "yes")),
+        ('a = { loinc = "8480-6", unit = "mm[Hg]", above = 140 }', Outcome.THRESHOLD, ("no", "yes")),
+        ('a = { loinc = "72166-2", classes.snomed = { f = "8517006", n = "266919005" } }', Outcome.CLASSES, ("f", "n")),
+    ],
+)  # fmt: skip
+def test_every_kind_of_outcome(outcome, kind, classes):
+    study = study_from_toml(with_inputs('drug = { atc = "C03*" }', outcome=outcome))
+    assert (study.features.label.kind, study.features.label.names) == (kind, classes)
+    assert study_from_toml(write_toml(study)).hash == study.hash
+
+
+def test_both_forms_mix_and_what_is_written_out_is_kept():
+    """A long input beside short ones, a view of the study's own in the place of a standard one."""
+    more = """
+[[features.inputs]]
+name = "visits_alone"
+kind = "count"
+view = "mine"
+
+[[views]]
+name = "mine"
+resource = "Encounter"
+select = [{ column = [{ name = "subject", path = "subject.getReferenceKey(Patient)" }] }]
+
+[[views]]
+name = "medicines"
+resource = "MedicationRequest"
+[[views.select]]
+column = [{ name = "subject", path = "subject.getReferenceKey(Patient)" }]
+[[views.select]]
+forEach = "medication.ofType(CodeableConcept).coding"
+column = [{ name = "system", path = "system" }, { name = "code", path = "code" }]
+
+[[data]]
+type = "Encounter"
+function = "element"
+elements = ["status"]
+
+[[data]]
+type = "MedicationRequest"
+function = "element"
+elements = ["medication"]
+"""
+    study = study_from_toml(with_inputs('drug = { atc = "C03*" }', more=more))
+    assert [each.name for each in study.features.inputs] == ["drug", "visits_alone"]
+    assert [view.name for view in study.views] == ["mine", "medicines", "patients", "diagnoses"]
+    assert [line.type for line in study.data] == ["Encounter", "MedicationRequest", "Patient", "Condition"]
+    wrong = with_inputs('drug = { atc = "C03*" }', more=more.replace('kind = "count"', 'kind = "cuont"'))
+    (problem,) = problems(wrong)
+    assert "features.inputs[0].kind" in problem
+    assert wrong.splitlines()[int(problem.split(":")[1]) - 1] == 'kind = "cuont"'
+
+
+def test_inputs_without_an_outcome_and_the_other_way_round():
+    text = with_inputs('drug = { atc = "C03*" }')
+    assert (
+        "inputs: it is not said what is learned; add [outcome]"
+        in problems(text.replace("[outcome]", "[outcom.x]"))[0]
+    )
+    assert "it is not said from what" in problems(text.replace("[inputs]\ndrug = ", "[inputs]\n#"))[0]
+
+
+def test_names_of_systems_alone_derive_nothing():
+    assert read_toml(long_starter(TODAY) + '\n[systems]\nheart = "urn:x"\n').study == study_from_toml(
+        long_starter(TODAY)
+    )
+
+
+def test_nothing_is_derived_for_a_long_document():
+    assert read_toml(long_starter(TODAY)).derived == ()
+
+
+def test_every_short_name_stands_for_a_public_system_and_has_a_home():
+    assert set(SYSTEMS) == set(HOMES) == set(Coded.model_fields) - {"codes"}
+    assert all(is_public(system) for system in SYSTEMS.values())
+    assert set(HOMES.values()) <= set(standard_views())
+
+
+@pytest.mark.parametrize("entry", common(), ids=lambda each: each.name)
+def test_every_common_code_has_its_terminologys_form_and_makes_an_input(entry):
+    for name in SYSTEMS:
+        told = entry.line.get(name, ())
+        for code in [told] if isinstance(told, str) else told:
+            assert is_known(SYSTEMS[name], code.removesuffix("*")), (name, code)
+    assert "unit" not in entry.line or read_unit(entry.line["unit"]) is not None
+    study = study_from_toml(with_inputs(f"it = {inline(entry.line)}", outcome='x = { patient = "death" }'))
+    assert study.features.inputs[0].kind in Kind
+    assert found_by(entry.label)[0].name == entry.name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("blood pressure", "systolic"), ("BMI", "bmi"), ("hemoglobin", "haemoglobin"), ("I50", "heart_failure"),
+     ("sistolic", "systolic"), ("creatinin", "creatinine"), ("statins", "statin")],
+)  # fmt: skip
+def test_common_codes_are_found_by_name_part_of_it_code_and_with_a_letter_wrong(words, name):
+    assert name in [each.name for each in found_by(words)[:4]]
+    assert found_by("xyzzy") == []
