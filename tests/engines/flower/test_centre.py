@@ -78,6 +78,7 @@ def test_a_superlink_has_the_port_of_before_unless_somebody_else_took_it(tmp_pat
 
 
 def test_without_a_centre_nobody_is_admitted(tmp_path):
+    pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
     centre = Centre(tmp_path, Address("127.0.0.1", 8443), authority(tmp_path / "own"), print)
     _, public = node_key(tmp_path / "key")
     with pytest.raises(SettingsError, match="the centre does not run"):

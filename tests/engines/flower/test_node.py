@@ -16,7 +16,8 @@ from abaton.engines.reasons import DIED
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 
-from abaton.engines.flower.node import Held, Node, Settings
+from abaton.engines.flower.membership import NodeSettings
+from abaton.engines.flower.node import Held, Node
 from abaton.engines.flower.wire import Head, posted
 
 TRAIN, EVALUATE = Parcel("train", {"key": "t"}, {"model": b"abc"}), Parcel("evaluate", {"key": "e"})
@@ -87,7 +88,7 @@ class Site:
         return Parcel("answer", {"to": parcel.kind})
 
     def start(self) -> Site:
-        node = Node(Settings("c:1", self.folder, {}), self.fleet, b"key", self.hand)
+        node = Node(NodeSettings("c:1", self.folder, {}), self.fleet, b"key", self.hand)
 
         def run() -> None:
             with suppress(SystemExit):
@@ -212,7 +213,7 @@ def test_a_desk_that_died_is_an_answer(site):
 
 
 def test_settings_are_read_as_they_were_written(tmp_path):
-    made = Settings("c:1", tmp_path, {"train": "a", "evaluate": "b"}, (tmp_path / "study.key",))
+    made = NodeSettings("c:1", tmp_path, {"train": "a", "evaluate": "b"}, (tmp_path / "study.key",))
     made.write(tmp_path / "node.json")
-    assert Settings.read(tmp_path / "node.json") == made
+    assert NodeSettings.read(tmp_path / "node.json") == made
     assert (tmp_path / "node.json").stat().st_mode & 0o777 == 0o600

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,50 @@ from abaton.files import replacing
 _WORK = frozenset({"train", "evaluate"})  # questions and news are answered at once
 _RESTS = 10.0  # seconds without work after which a site is idle
 _PATIENCE = 60.0  # seconds until something is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What a node is started with.
+
+    Attributes:
+        centre: where the SuperLink, or the gate before it, is reached.
+        folder: the node's own: key, authority, messages that it holds.
+        desks: the socket of each desk, by role.
+        private: the site's files that the node should not be able to open.
+    """
+
+    centre: str
+    folder: Path
+    desks: Mapping[str, str]
+    private: tuple[Path, ...] = ()
+
+    @property
+    def key(self) -> Path:
+        """The node's private key."""
+        return self.folder / "key"
+
+    @property
+    def authority(self) -> Path:
+        """What the centre's certificate is signed with."""
+        return self.folder / "ca.pem"
+
+    @property
+    def status(self) -> Path:
+        """Where the node says how it stands."""
+        return self.folder / "standing.json"
+
+    def write(self, path: Path) -> None:
+        """Write it down for the node's process."""
+        row = {**asdict(self), "folder": str(self.folder), "private": [str(each) for each in self.private]}
+        with replacing(path, mode=0o600) as begun:
+            begun.write_text(json.dumps(row))
+
+    @classmethod
+    def read(cls, path: Path) -> NodeSettings:
+        """What `write` wrote."""
+        row = json.loads(path.read_text())
+        return cls(row["centre"], Path(row["folder"]), row["desks"], tuple(map(Path, row["private"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +148,6 @@ class SitePrograms:
 
     def open(self) -> None:
         """Make the places where desks and node meet, and let each own what is its own."""
-        from abaton.engines.flower.node import Settings
-
         member = self.member
         self.home.mkdir(parents=True, exist_ok=True)
         self.home.chmod(0o700)
@@ -118,7 +160,9 @@ class SitePrograms:
                 begun.write_text(json.dumps(self._config(role)))
             self._settings(role).with_suffix(".doing").write_text("")
         desks = {role: self._socket(role) for role in ROLES}
-        Settings(member.centre, self.home, desks, (*member.private, self.runs)).write(self.home / "node.json")
+        NodeSettings(member.centre, self.home, desks, (*member.private, self.runs)).write(
+            self.home / "node.json"
+        )
         self._give_away()
 
     def watch(self) -> None:

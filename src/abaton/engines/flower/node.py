@@ -15,15 +15,16 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from abaton.engines.flower.confine import close_files, readable
 from abaton.engines.flower.link import BROKEN, HOLDS, Away, Line, Turned
+from abaton.engines.flower.membership import NodeSettings
 from abaton.engines.flower.parcels import Parcel
 from abaton.engines.flower.programs import end_with_parent
 from abaton.engines.flower.resident import ROLES, ask, role_of
@@ -47,50 +48,6 @@ _MOST = 64  # messages that wait here; the SuperLink keeps the others
 _PATIENCE = 180.0  # seconds for the objects of a message to come
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a node is started with.
-
-    Attributes:
-        centre: where the SuperLink, or the gate before it, is reached.
-        folder: the node's own: key, authority, messages that it holds.
-        desks: the socket of each desk, by role.
-        private: the site's files that the node should not be able to open.
-    """
-
-    centre: str
-    folder: Path
-    desks: Mapping[str, str]
-    private: tuple[Path, ...] = ()
-
-    @property
-    def key(self) -> Path:
-        """The node's private key."""
-        return self.folder / "key"
-
-    @property
-    def authority(self) -> Path:
-        """What the centre's certificate is signed with."""
-        return self.folder / "ca.pem"
-
-    @property
-    def status(self) -> Path:
-        """Where the node says how it stands."""
-        return self.folder / "standing.json"
-
-    def write(self, path: Path) -> None:
-        """Write it down for the node's process."""
-        row = {**asdict(self), "folder": str(self.folder), "private": [str(each) for each in self.private]}
-        with replacing(path, mode=0o600) as begun:
-            begun.write_text(json.dumps(row))
-
-    @classmethod
-    def read(cls, path: Path) -> Settings:
-        """What `write` wrote."""
-        row = json.loads(path.read_text())
-        return cls(row["centre"], Path(row["folder"]), row["desks"], tuple(map(Path, row["private"])))
 
 
 class Held:
@@ -147,7 +104,7 @@ class Node:
     """
 
     def __init__(
-        self, settings: Settings, fleet: Fleet, public: bytes, hand: Callable[[str, Parcel], Parcel]
+        self, settings: NodeSettings, fleet: Fleet, public: bytes, hand: Callable[[str, Parcel], Parcel]
     ) -> None:
         self._settings, self._fleet, self._public, self._hand = settings, fleet, public, hand
         self._held = Held(settings.folder / "messages")
@@ -340,7 +297,7 @@ def main(words: list[str]) -> None:
     """The program: closes the site's files behind it, and carries messages until it is ended."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     end_with_parent()
-    settings = Settings.read(Path(words[0]))
+    settings = NodeSettings.read(Path(words[0]))
     signer = Signer(settings.key)
     names = who("SuperNode")
     line = Line(settings.centre, settings.authority, lambda: {**names, **signer.headers()}, ANSWER)
