@@ -59,11 +59,16 @@ OWN = {"coding": [{"system": "http://hospital.example/codes", "code": "AGE", "di
 KNOWN = {"coding": [{"system": LOINC, "code": "8302-2", "display": "Age (years)"}]}
 
 
-@pytest.mark.parametrize("code", [{"text": "Age"}, {"text": "Alter bei Aufnahme"}, OWN, KNOWN, {**KNOWN, "text": "x"}])
+@pytest.mark.parametrize(
+    "code", [{"text": "Age"}, {"text": "Alter bei Aufnahme"}, OWN, KNOWN, {**KNOWN, "text": "x"}]
+)
 def test_an_age_that_only_words_beside_its_code_tell_is_hidden(code):
     for value, kept in ((97, 90), (45, 45)):
         assert observed(code, valueInteger=value)["valueInteger"] == kept
-        assert observed(OTHER, component=[{"code": code, "valueInteger": value}])["component"][0]["valueInteger"] == kept
+        assert (
+            observed(OTHER, component=[{"code": code, "valueInteger": value}])["component"][0]["valueInteger"]
+            == kept
+        )
     years = {"value": 97, "system": UCUM, "code": "a"}
     assert observed(code, valueQuantity=years)["valueQuantity"]["value"] == 90
 

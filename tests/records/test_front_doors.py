@@ -169,6 +169,19 @@ def test_typos_are_refused_with_the_nearest_name(call, guess):
     assert "Karolidis" not in str(told.value)
 
 
+def test_a_view_reads_what_deidentify_reads_and_refuses_what_is_nested_without_end():
+    patient = {"resourceType": "Patient", "id": "p1", "gender": "female"}
+    text = json.dumps(patient)
+    for given in (patient, text, text.encode(), [text], (each for each in [patient, text])):
+        assert view(PEOPLE, given)[0].to_dicts() == view(PEOPLE, [patient]).to_dicts()
+    inner = patient
+    for _ in range(3000):
+        inner["extension"] = [{"url": "x"}]
+        inner = inner["extension"][0]
+    with pytest.raises(Refused, match="64 levels"):
+        view(PEOPLE, patient)
+
+
 def test_no_records_make_an_empty_table():
     assert view(PEOPLE, []).shape == (0, len(PEOPLE["select"][0]["column"]))
 

@@ -94,7 +94,9 @@ def named_age(concept: Any) -> bool:
     if concept.__class__ is not dict:
         return False
     coding = concept.get("coding")
-    told = [each.get("display") for each in coding if each.__class__ is dict] if coding.__class__ is list else []
+    told = (
+        [each.get("display") for each in coding if each.__class__ is dict] if coding.__class__ is list else []
+    )
     return any(text.__class__ is str and says_age(text) for text in (concept.get("text"), *told))
 
 
