@@ -152,6 +152,10 @@ def test_without_a_word_about_people_nothing_is_made():
         (lambda: anonymise(ROWS, 5, subject="patient"), "'quasi_identifiers' must be a list"),
         (lambda: anonymise(ROWS, subject="patient"), "'quasi_identifiers' must be given"),
         (lambda: anonymise(ROWS, AGE, subject="patient", sensitive="ill"), "'sensitive' must be a list"),
+        (
+            lambda: anonymise(ROWS, AGE, subject="patient", sensitive=[{"column": "ill", "l": 2}]),
+            "it belongs in another table",
+        ),
         (lambda: anonymise(ROWS, AGE, study="none.toml"), "cannot be read"),
         (lambda: view(PEOPLE | {"resource": "Pateint"}, []), "'Patient'"),
         (lambda: view(TYPO, []), "'gender'"),
