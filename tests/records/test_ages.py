@@ -55,6 +55,31 @@ def test_a_coded_age_is_hidden_whatever_its_form(code, value, kept):
     assert {name: part[name] for name in value} == kept
 
 
+OWN = {"coding": [{"system": "http://hospital.example/codes", "code": "AGE", "display": "Age at admission"}]}
+KNOWN = {"coding": [{"system": LOINC, "code": "8302-2", "display": "Age (years)"}]}
+
+
+@pytest.mark.parametrize(
+    "code", [{"text": "Age"}, {"text": "Alter bei Aufnahme"}, OWN, KNOWN, {**KNOWN, "text": "x"}]
+)
+def test_an_age_that_only_words_beside_its_code_tell_is_hidden(code):
+    for value, kept in ((97, 90), (45, 45)):
+        assert observed(code, valueInteger=value)["valueInteger"] == kept
+        assert (
+            observed(OTHER, component=[{"code": code, "valueInteger": value}])["component"][0]["valueInteger"]
+            == kept
+        )
+    years = {"value": 97, "system": UCUM, "code": "a"}
+    assert observed(code, valueQuantity=years)["valueQuantity"]["value"] == 90
+
+
+@pytest.mark.parametrize("words", ["ALT", "Gestational age", "Age-adjusted D-dimer", "Average", ["Age"]])
+def test_words_that_tell_no_age_of_life_hide_nothing(words):
+    assert observed({"text": words}, valueInteger=280)["valueInteger"] == 280
+    milligrams = {"value": 97, "system": UCUM, "code": "mg"}
+    assert observed({"text": "Age pigment"}, valueQuantity=milligrams)["valueQuantity"] == milligrams
+
+
 @pytest.mark.parametrize(
     "wish",
     [

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from abaton.errors import Refused, SettingsError
-from abaton.records import Rule, deidentify, problems
+from abaton.records import Rule, deidentify, problems, view
 
 KEY = bytes(range(32))
 PATIENT = {"resourceType": "Patient", "id": "7", "birthDate": "1980-02-03", "name": [{"family": "Smith"}]}
@@ -20,6 +20,7 @@ SEEN = {
     "subject": {"reference": "Patient?identifier=urn:x|9"},
     "effectiveDateTime": "2020-02-03",
 }
+IDS = {"resource": "Patient", "select": [{"column": [{"name": "id", "path": "id"}]}]}
 KNOWN = {**PATIENT, "identifier": [{"system": "urn:x", "value": "9"}]}
 
 
@@ -48,7 +49,10 @@ def test_many_in_every_form_give_the_same(tmp_path):
     (tmp_path / "folder").mkdir()
     for name, line in zip("ab", lines, strict=True):
         (tmp_path / "folder" / f"{name}.json").write_text(json.dumps(json.loads(line), indent=1))
+    paths = [tmp_path / "folder" / "a.json", str(tmp_path / "folder" / "b.json")]
     forms = [
+        paths,
+        [lines[0], paths[1]],
         [KNOWN, SEEN],
         iter(lines),
         [line.encode() for line in lines],
@@ -85,11 +89,31 @@ def test_rules_dates_and_what_is_allowed():
         ({"rules": "Patient.brithDate redact"}, "no element 'brithDate'"),
         ({"rules": "Patient.birthDate redcat"}, "there is no method 'redcat'"),
         ({"key": b"short"}, "32 random bytes"),
+        ({"allow": "zip"}, "did you mean 'zip3'"),
+        ({"year": "2026"}, "whole number"),
     ],
 )
 def test_typos_are_refused(settings, guess):
     with pytest.raises(SettingsError, match=guess):
         deidentify(PATIENT, **settings)
+
+
+@pytest.mark.parametrize("records", [None, 7, [None], object()])
+def test_what_is_no_record_is_refused(records):
+    for door in (deidentify, lambda given: view(IDS, given)):
+        with pytest.raises(SettingsError, match="not a record"):
+            door(records)
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"id": "Smith"}]', " \n{'id': 'Smith'}", "<Patient>Smith</Patient>", "a\nSmith"]
+)
+def test_a_text_that_is_no_record_is_not_shown_as_a_path(text):
+    for given in (text, [text], text.encode()):
+        for door in (deidentify, lambda given: view(IDS, given)):
+            with pytest.raises(Refused) as refused:
+                door(given)
+            assert "Smith" not in str(refused.value)
 
 
 def test_a_refusal_names_the_record_and_nothing_in_it():

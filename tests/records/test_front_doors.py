@@ -152,6 +152,10 @@ def test_without_a_word_about_people_nothing_is_made():
         (lambda: anonymise(ROWS, 5, subject="patient"), "'quasi_identifiers' must be a list"),
         (lambda: anonymise(ROWS, subject="patient"), "'quasi_identifiers' must be given"),
         (lambda: anonymise(ROWS, AGE, subject="patient", sensitive="ill"), "'sensitive' must be a list"),
+        (
+            lambda: anonymise(ROWS, AGE, subject="patient", sensitive=[{"column": "ill", "l": 2}]),
+            "it belongs in another table",
+        ),
         (lambda: anonymise(ROWS, AGE, study="none.toml"), "cannot be read"),
         (lambda: view(PEOPLE | {"resource": "Pateint"}, []), "'Patient'"),
         (lambda: view(TYPO, []), "'gender'"),
@@ -167,6 +171,19 @@ def test_typos_are_refused_with_the_nearest_name(call, guess):
         call()
     assert guess in str(told.value)
     assert "Karolidis" not in str(told.value)
+
+
+def test_a_view_reads_what_deidentify_reads_and_refuses_what_is_nested_without_end():
+    patient = {"resourceType": "Patient", "id": "p1", "gender": "female"}
+    text = json.dumps(patient)
+    for given in (patient, text, text.encode(), [text], (each for each in [patient, text])):
+        assert view(PEOPLE, given)[0].to_dicts() == view(PEOPLE, [patient]).to_dicts()
+    inner = patient
+    for _ in range(3000):
+        inner["extension"] = [{"url": "x"}]
+        inner = inner["extension"][0]
+    with pytest.raises(Refused, match="64 levels"):
+        view(PEOPLE, patient)
 
 
 def test_no_records_make_an_empty_table():

@@ -8,6 +8,7 @@ import pytest
 from making import deidentify, maker, rule, run
 
 from abaton.records import Dates
+from abaton.records.deid.scrub import black_out, words_of
 
 UCUM = "http://unitsofmeasure.org"
 CODE = {"coding": [{"system": "http://loinc.org", "code": "8310-5"}]}
@@ -96,6 +97,10 @@ def test_dates_can_be_removed():
         ({"value": 6.3, "unit": "mmol/L"}, {"value": 6.3, "unit": "mmol/L"}),
         ({"value": 6.3, "unit": "per Smith"}, {"value": 6.3}),
         ({"value": 6.3, "code": "{Smith}", "system": "http://unitsofmeasure.org"}, {"value": 6.3}),
+        ({"value": 97, "system": UCUM, "code": "%{saturation}"}, {"value": 97, "system": UCUM, "code": "%"}),
+        ({"value": 8, "system": UCUM, "code": "{Smith}/min"}, {"value": 8, "system": UCUM, "code": "/min"}),
+        ({"value": 8, "unit": "mmol/mol{Hb}"}, {"value": 8, "unit": "mmol/mol"}),
+        ({"value": 8, "system": UCUM, "code": "mg/{Smith}"}, {"value": 8}),
         ({"value": 93, "unit": "years", "system": UCUM, "code": "a"}, {"value": 90, "system": UCUM, "code": "a"}),
         ({"value": 5, "comparator": "<"}, {"value": 5, "comparator": "<"}),
         ({"value": 5, "comparator": "Smith"}, {"value": 5}),
@@ -196,6 +201,20 @@ def test_text_is_scrubbed_of_the_persons_own_words():
     assert kept == "[…] […] came, […] too; call […] or mail […] on […]. Temperature 38.5."
     assert run(make, made) == made
     assert "valueString" not in deidentify(text, rules=scrubbed)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("karoIidis came", "[…] came"),
+        ("KAR0LlD1S came", "[…] came"),
+        ("n1kos-pau1", "[…]"),
+        ("100 pills in 10 days", "100 pills in 10 days"),
+    ],
+)
+def test_letters_and_digits_that_look_alike_are_seen_through(text, kept):
+    person = {"resourceType": "Patient", "id": "77", "name": [{"family": "Karolidis", "given": ["Nikos", "Paul"]}]}
+    assert black_out(text, words_of(person)) == kept
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from making import HELD, KEY, deidentify, maker, rule, run
 
 from abaton.errors import Refused
-from abaton.records import Allowed, Deidentification, Need, problems
+from abaton.records import Allowed, Deidentification, Function, Need, Want, problems
 from abaton.records.deid.methods import small_areas
 from abaton.records.exporting import Job, export
 from abaton.records.sources import find
@@ -97,6 +97,7 @@ CODE = {"coding": [{"system": "http://loinc.org", "code": "8302-2"}]}
         ("STU3", {"resourceType": "Condition", "clinicalStatus": "active"}),
         ("STU3", {"resourceType": "Observation", "status": "final", "code": CODE, "comment": "Smith"}),
         ("STU3", {"resourceType": "Patient", "animal": {}}),
+        ("STU3 or R5", {"resourceType": "Encounter", "status": "finished", "reason": [{"text": "Smith"}]}),
         ("R5", {"resourceType": "DeviceUsage"}),
         ("R5", {"resourceType": "Encounter", "status": "completed", "class": [{"coding": []}]}),
         ("R5", {"resourceType": "MedicationRequest", "medication": {"concept": CODE}}),
@@ -115,7 +116,9 @@ def test_other_versions_are_refused_by_their_name(version, raw, tmp_path):
     (tmp_path / "x.ndjson").write_text(
         '{"resourceType":"Patient","id":"1"}\n' + json.dumps({"id": "1", **raw}) + "\n"
     )
-    job = Job(Need("s", (), Deidentification()), KEY, 2026, HELD)
-    (outcome,) = export(find([str(tmp_path / "x.ndjson")]), tmp_path / "out", job)
-    assert f"FHIR {version}" in outcome.error
-    assert "file 1 line 2" in outcome.error
+    # A study that does not need the element that shows the version, or not even the type, is told as well.
+    for wants in ((), (Want("Condition", Function.ELEMENT, ("code",)), Want("Patient"))):
+        job = Job(Need("s", wants, Deidentification()), KEY, 2026, HELD)
+        (outcome,) = export(find([str(tmp_path / "x.ndjson")]), tmp_path / f"out-{len(wants)}", job)
+        assert f"FHIR {version}" in outcome.error
+        assert "file 1 line 2" in outcome.error

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
-from pathlib import Path
 from typing import TypeVar
 
 from abaton.errors import Refused, SettingsError
@@ -16,16 +15,14 @@ from abaton.records.deid.deidentifier import Deidentifier
 from abaton.records.deid.need import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
 from abaton.records.deid.pseudonyms import Pseudonyms, check_key
 from abaton.records.deid.rules import read_table
-from abaton.records.fhir.parsing import parse
-from abaton.records.sources import documents, find
+from abaton.records.sources import Given, given
 from abaton.records.stages import Json
 
-Lines = Iterable[Json | bytes | str]
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def deidentify(
-    records: Json | bytes | str | Path | Lines,
+    records: Given,
     rules: str | Sequence[Rule] = "default",
     key: bytes | None = None,
     *,
@@ -37,8 +34,8 @@ def deidentify(
     r"""De-identify FHIR R4 records: what no rule keeps is gone, and what comes out is valid R4.
 
     Args:
-        records: A resource or a Bundle as a dict; or many: dicts or lines of NDJSON, the text of a file, or the path of
-            a file or folder.
+        records: A resource or a Bundle as a dict; the text of a file, or the path of a file or folder; or many of them:
+            dicts, lines of NDJSON, paths.
         rules: The name of a preset (``default``, ``paper``), or rules of your own that come before the default ones:
             as a table of lines ``path method name=value``, or as :class:`Rule` objects.
         key: At least 32 random bytes. With a key people get pseudonyms, the same in every call with it; without one the
@@ -63,16 +60,22 @@ def deidentify(
     >>> [each["resourceType"] for each in deidentify(lines, "Observation.status redact")]
     ['Patient', 'Observation']
     """
+    if year is not None and (isinstance(year, bool) or not isinstance(year, int)):
+        raise SettingsError(
+            "'year' is not a year", where="deidentify()", remedy="give a whole number, such as 2026"
+        )
     lasting = key is not None
     wish = Deidentification(
         Mechanism.PSEUDONYMISE if lasting else Mechanism.ANONYMISE,
         dates=_choice(Dates, dates, "dates"),
         preset=_preset(rules),
         rules=_rules(rules),
-        allow=tuple(_choice(Allowed, name, "allow") for name in allow),
+        allow=tuple(
+            _choice(Allowed, name, "allow") for name in ([allow] if isinstance(allow, str) else allow)
+        ),
     )
     names = Pseudonyms(study, check_key(key) if key is not None else secrets.token_bytes(32))
-    named = [(records, "")] if isinstance(records, dict) else list(_read(records))
+    named = [(records, "")] if isinstance(records, dict) else list(given(records))
     make = Deidentifier(
         Need.everything(study, wish),
         names,
@@ -86,45 +89,6 @@ def deidentify(
         except Refused as error:
             raise Refused(error.what, where=error.where or where, remedy=error.remedy) from None
     return made[0] if isinstance(records, dict) else [each for each in made if each is not None]
-
-
-def _read(records: bytes | str | Path | Lines) -> Iterator[tuple[Json, str]]:
-    if isinstance(records, str) and not records.lstrip().startswith("{"):
-        records = Path(records)
-    if isinstance(records, Path):
-        for source in find([str(records)]):
-            for raw, where in documents(source):
-                yield parse(raw, where=where), where
-        return
-    if isinstance(records, bytes | str):
-        yield from _texts(records.encode() if isinstance(records, str) else records)
-        return
-    for number, each in enumerate(records, 1):
-        where = f"record {number}"
-        if isinstance(each, dict):
-            yield each, where
-        elif isinstance(each, bytes | str):
-            raw = each.encode() if isinstance(each, str) else each
-            if raw.strip():
-                yield parse(raw.strip(), where=where), where
-        else:
-            raise SettingsError(
-                f"{where} is a {type(each).__name__}",
-                remedy="give dicts, or lines of NDJSON as bytes or text",
-            )
-
-
-def _texts(text: bytes) -> Iterator[tuple[Json, str]]:
-    """One document that may be written over many lines, or one in every line."""
-    lines = [line.strip() for line in text.splitlines()]
-    if sum(map(bool, lines)) > 1 and all(
-        line.startswith(b"{") and line.endswith(b"}") for line in lines if line
-    ):
-        for number, line in enumerate(lines, 1):
-            if line:
-                yield parse(line, where=f"line {number}"), f"line {number}"
-    else:
-        yield parse(text.strip()), ""
 
 
 def _preset(rules: str | Sequence[Rule]) -> Preset:

@@ -9,13 +9,18 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from abaton.errors import Refused, SettingsError
 from abaton.records.deid.pseudonyms import Pseudonyms
 from abaton.records.fhir.elements import resources
-from abaton.records.fhir.parsing import MAX_BYTES
+from abaton.records.fhir.parsing import MAX_BYTES, parse
+from abaton.records.stages import Json
+
+One = Json | bytes | str | PathLike[str]
+Given = One | Iterable[One]
 
 STDIN = "-"
 MAX_LINE = 64 * 1024 * 1024
@@ -119,6 +124,83 @@ def find(inputs: Iterable[str], *, show_names: bool = False) -> list[Source]:
         Source(path, relative, name=path if show_names else f"file {number}")
         for number, (path, relative) in enumerate(found, 1)
     ]
+
+
+def given(records: Given) -> Iterator[tuple[Json, str]]:
+    """Every document of what was handed over in Python, with the words for where it stands.
+
+    Args:
+        records: A resource or a Bundle as a dict; the text of a file; the path of a file or folder; or many of them,
+            where a text is one document, as a line of NDJSON is.
+
+    Raises:
+        Refused: A text is no record.
+        SettingsError: Something else was given.
+    """
+    if isinstance(records, dict):
+        yield records, ""
+    elif isinstance(records, bytes | str) and _is_text(records):
+        yield from _texts(records.encode() if isinstance(records, str) else records)
+    elif isinstance(records, str | PathLike):
+        yield from _files([records])
+    elif isinstance(records, Iterable) and not isinstance(records, bytes):
+        yield from _many(records)
+    else:
+        raise _no_records(records)
+
+
+def _many(records: Iterable[Any]) -> Iterator[tuple[Json, str]]:
+    paths: list[str | PathLike[str]] = []
+    for number, each in enumerate(records, 1):
+        where = f"record {number}"
+        if isinstance(each, dict):
+            yield each, where
+        elif isinstance(each, bytes | str) and (_is_text(each) or not each.strip()):
+            raw = (each.encode() if isinstance(each, str) else each).strip()
+            if raw:
+                yield parse(raw, where=where), where
+        elif isinstance(each, str | PathLike):
+            paths.append(each)
+        else:
+            raise _no_records(each, where)
+    if paths:
+        yield from _files(paths)
+
+
+def _is_text(each: bytes | str) -> bool:
+    """Whether something is what a file holds, not its name; a text must not be looked for, since the error shows it."""
+    raw = each.encode(errors="replace") if isinstance(each, str) else each
+    return (
+        isinstance(each, bytes)
+        or raw.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[", b"<")
+        or b"\n" in raw
+    )
+
+
+def _texts(text: bytes) -> Iterator[tuple[Json, str]]:
+    """One document that may be written over many lines, or one in every line."""
+    lines = [line.strip() for line in text.splitlines()]
+    if sum(map(bool, lines)) > 1 and all(
+        line.startswith(b"{") and line.endswith(b"}") for line in lines if line
+    ):
+        for number, line in enumerate(lines, 1):
+            if line:
+                yield parse(line, where=f"line {number}"), f"line {number}"
+    else:
+        yield parse(text.strip()), ""
+
+
+def _files(paths: Iterable[str | PathLike[str]]) -> Iterator[tuple[Json, str]]:
+    for source in find([str(path) for path in paths]):
+        for raw, where in documents(source):
+            yield parse(raw, where=where), where
+
+
+def _no_records(what: object, where: str = "") -> SettingsError:
+    return SettingsError(
+        f"{where or 'what is given'} is a {type(what).__name__}, not a record",
+        remedy="give resources or Bundles as dicts, lines of NDJSON, or the path of a file or folder",
+    )
 
 
 def safe_name(source: Source, names: Pseudonyms) -> str:

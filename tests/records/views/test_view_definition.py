@@ -115,7 +115,18 @@ def test_constants_of_every_kind(key, value, path, found):
         {"resource": "Patient", "select": [{"column": [{"path": "id"}]}]},
         {"resource": "Patient", "select": [{"column": [{"name": "a"}]}]},
         {"resource": "Patient", "select": [{"column": [{**COLUMN, "colection": True}]}]},
+        {"resource": "Patient", "select": [{"column": [{**COLUMN, "collection": "yes"}]}]},
         {"resource": "Patient", "select": [{"column": [COLUMN]}], "where": [{}]},
+        {
+            "resource": "Patient",
+            "select": [{"column": [COLUMN]}],
+            "constant": [{"name": "a b", "valueCode": "c"}],
+        },
+        {
+            "resource": "Patient",
+            "select": [{"column": [COLUMN]}],
+            "constant": [{"name": "a", "valueCode": "c"}] * 2,
+        },
         {"resource": "Patient", "select": [{"column": [COLUMN]}], "constant": [{"name": "a"}]},
         {
             "resource": "Patient",

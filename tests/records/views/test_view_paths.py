@@ -63,7 +63,7 @@ def ask(text, focus=PATIENT, **constants):
         ("name.all(family.exists())", [True]),
         ("name.given.count()", [3]),
         ("name.given.join('-')", ["x-y-z"]),
-        ("nothing.join(',')", [""]),
+        ("nothing.join(',')", []),
         ("nothing.exists()", [False]),
         ("nothing.empty()", [True]),
         ("nothing = 1", []),
@@ -93,6 +93,11 @@ def ask(text, focus=PATIENT, **constants):
         ("7 mod 2", [1]),
         ("3 / 2", [1.5]),
         ("3 / 0", []),
+        ("3 mod 0", []),
+        ("0.1 + 0.2", [0.3]),
+        ("0.3 div 0.1", [3]),
+        ("5.5 mod 0.7", [0.6]),
+        ("2 * 1.1", [2.2]),
         ("'a' + 'b' & nothing", ["ab"]),
         ("1 < 2 and 'a' <= 'b' and 2.5 >= 2 and 3 > 2", [True]),
         ("birthDate < @1990", [True]),
@@ -118,6 +123,10 @@ def ask(text, focus=PATIENT, **constants):
         ("'it\\'s \\u00e9'", ["it's é"]),
         ("`id`", ["p1"]),
         ("id is string", [True]),
+        ("multipleBirth is integer", [True]),
+        ("deceased is dateTime", [False]),
+        ("extension.extension.value is Coding", [True]),
+        ("nothing is string", []),
         ("family.startsWith('A')", []),
         ("id.startsWith('p') and id.endsWith('1') and id.contains('p1')", [True]),
         ("id.upper() & id.length()", ["P12"]),
@@ -207,13 +216,22 @@ def test_boundaries(value, kind, low, high):
 
 
 def test_boundaries_know_the_type_from_path_or_column():
-    seen = {"resourceType": "Observation", "valueDateTime": "2010-10-10", "issued": "2010-10-10"}
+    seen = {"resourceType": "Observation", "valueDateTime": "2010-10-10", "date": "2010-10-10"}
     found = compile_path("value.ofType(dateTime).lowBoundary()", {})([seen], Scope())
     assert found == ["2010-10-10T00:00:00.000+14:00"]
-    assert compile_path("issued.highBoundary()", {}, kind="dateTime")([seen], Scope()) == [
+    assert compile_path("date.highBoundary()", {}, kind="dateTime")([seen], Scope()) == [
         "2010-10-10T23:59:59.999-12:00"
     ]
-    assert compile_path("issued.highBoundary()", {}, kind="date")([seen], Scope()) == ["2010-10-10"]
+    assert compile_path("date.highBoundary()", {}, kind="date")([seen], Scope()) == ["2010-10-10"]
+
+
+@pytest.mark.parametrize("kind", ["", "string", "date"])
+def test_boundaries_of_an_element_that_is_of_one_type_everywhere(kind):
+    seen = {"period": {"end": "2010-10-10"}, "birthDate": "2010-10"}
+    assert compile_path("period.end.highBoundary()", {}, kind=kind)([seen], Scope()) == [
+        "2010-10-10T23:59:59.999-12:00"
+    ]
+    assert compile_path("birthDate.highBoundary()", {}, kind=kind)([seen], Scope()) == ["2010-10-31"]
 
 
 collections = st.sampled_from([[], [True], [False]])

@@ -121,5 +121,7 @@ def _told(error: ValidationError, where: str) -> SettingsError:
 
 
 def _nearest(name: str) -> str:
+    if name in _KEYS:  # right elsewhere: "l" is a key of diversity, not of the sensitive column
+        return "it belongs in another table, see docs/anonymity.md"
     close = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else "see docs/anonymity.md for the keys"

@@ -32,6 +32,9 @@ _ASKS_AGE = re.compile(
     r"\b(?:age|aged|alter|alt|âge|edad|età|idade|leeftijd|how old)\b|30525-0|21611-9|21612-7|29553-5|63900-5",
     re.IGNORECASE,
 )
+# Words for an age beside the code of an observation. "Alt" is none of them: there it is a liver enzyme.
+_SAYS_AGE = re.compile(r"\b(?:age|aged|alter|âge|edad|età|idade|leeftijd|how old)\b", re.IGNORECASE)
+_NOT_OF_LIFE = re.compile(r"gestation|adjusted|related|matched", re.IGNORECASE)
 _ASKS_BIRTH = re.compile(
     r"\b(?:birth|born|geburt|geburtsjahr|geboren|naissance|nacimiento|nascita)\b|21112-8|80904-6",
     re.IGNORECASE,
@@ -74,6 +77,27 @@ def spelt_time(text: str) -> str | None:
     ('a', None)
     """
     return _SPELT.get(text.strip().casefold())
+
+
+@lru_cache(maxsize=4096)
+def says_age(text: str) -> bool:
+    """Whether the words beside a code say that the value is somebody's age.
+
+    >>> says_age("Age at admission"), says_age("ALT"), says_age("Gestational age")
+    (True, False, False)
+    """
+    return _SAYS_AGE.search(text) is not None and _NOT_OF_LIFE.search(text) is None
+
+
+def named_age(concept: Any) -> bool:
+    """Whether a concept says in words that it is an age: its code may be a hospital's own, or none."""
+    if concept.__class__ is not dict:
+        return False
+    coding = concept.get("coding")
+    told = (
+        [each.get("display") for each in coding if each.__class__ is dict] if coding.__class__ is list else []
+    )
+    return any(text.__class__ is str and says_age(text) for text in (concept.get("text"), *told))
 
 
 def is_age_range(path: str) -> bool:
@@ -128,6 +152,8 @@ def age_observation(age: int, subject: str) -> dict[str, Any]:
 
 def hide_coded(out: dict[str, Any], raw: dict[str, Any], scope: Scope) -> None:
     """Hide an age over 89 in an observation, or a part of one, whose code says that its value is an age or a birth."""
+    if named_age(raw.get("code")) and _may_be_age(out):
+        _hide_ages(out, scope)
     coding = raw["code"].get("coding") if raw.get("code").__class__ is dict else None
     for each in coding if coding.__class__ is list else ():
         if each.__class__ is dict:
@@ -181,6 +207,13 @@ def _in_years(quantity: dict[str, Any]) -> float | None:
         return None
     each = per_year(quantity.get("code") or quantity.get("unit") or "") or 1.0
     return float(number / each)
+
+
+def _may_be_age(out: dict[str, Any]) -> bool:
+    """Whether a value has no unit or one of time: words alone do not make milligrams an age."""
+    value = out.get("valueQuantity") or (out.get("valueRange") or {}).get("low") or {}
+    unit = value.get("code") or value.get("unit")
+    return unit is None or per_year(unit) > 0
 
 
 def _hide_ages(out: dict[str, Any], scope: Scope) -> None:

@@ -14,7 +14,7 @@ from abaton.records.deid.need import CodeFilter, DateFilter, Function, Need, Wan
 from abaton.records.deid.scope import Notes
 from abaton.records.fhir.dates import overlap
 from abaton.records.fhir.elements import children, resources, table
-from abaton.records.fhir.versions import refuse, version_of
+from abaton.records.fhir.versions import refuse, signs
 
 _ALWAYS = frozenset({"resourceType", "id", "meta", "identifier", "subject", "patient", "modifierExtension"})
 _WHEN = [
@@ -74,6 +74,10 @@ class Minimiser:
         """The part of a resource that the study needs, or nothing."""
         if not self.need.wants:
             return raw
+        # Before anything is left out: what shows another version may be what the study does not need.
+        for name, version, form in signs(kind):
+            if name in raw and (form is None or raw[name].__class__ is form):
+                refuse(version)
         wanted: set[str] = set()
         for name, want in self.matching(raw, kind):
             if want.function is Function.DATA:
@@ -89,8 +93,6 @@ class Minimiser:
                 made[key] = value
             else:
                 known = key.removeprefix("_") in fields
-                if not known and (version := version_of(f"{kind}.{key}")):
-                    refuse(version)
                 place = f"{kind}.{key}" if known else f"{kind}.(unknown)"
                 notes.drops.append((place, "not needed by the study"))
         return made

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from abaton.errors import SettingsError
 from abaton.records.deid.ages import is_age_range, per_year, spelt_time
 from abaton.records.deid.scope import Beside, Handler, Node, Scope, masked
-from abaton.records.fhir.ucum import is_unit
+from abaton.records.fhir.ucum import is_unit, without_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +54,9 @@ def measure(settings: Settings, node: Node) -> Handler:
             made["system"], made["code"] = system, code
             if system == UCUM and len(usual) < _MOST and not is_age and not per_year(code):
                 usual.add(code)
+        elif system == UCUM and code.__class__ is str and (bare := without_words(code)) is not None:
+            made["system"], made["code"] = UCUM, bare
+            scope.drop(node, "words in a unit")
         elif unit.__class__ is str:
             _put_unit(made, unit)
         if len(value) == 4 and len(made) == 3 and unit is not None:
@@ -91,6 +94,8 @@ def _put_unit(made: dict[str, Any], unit: str) -> None:
     time = spelt_time(unit)
     if is_unit(unit):
         made["unit"] = unit
+    elif (bare := without_words(unit)) is not None:
+        made["unit"] = bare
     elif time is not None:
         made["system"], made["code"] = UCUM, time
 

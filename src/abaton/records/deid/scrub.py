@@ -36,6 +36,8 @@ _NAMED = ("name", "telecom", "address", "identifier", "birthDate", "contact", "i
 _TOLD = ("valueString", "valueAddress", "valueHumanName", "valueContactPoint", "valueIdentifier")
 _JOINT = re.compile(r"['’-]")
 _SHORTEST, _LONG = 2, 4
+# Once capitals are gone, an I for an l, a 1 for either and a 0 for an o are still to be seen through.
+_TWINS = str.maketrans("l10", "iio")
 _PERSONS = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
 
 
@@ -46,6 +48,7 @@ def words_of(document: dict[str, Any]) -> frozenset[str]:
         for word in words().findall(folded(text)):
             parts = [word, *(part for part in _JOINT.split(word) if len(part) > _SHORTEST)]
             found.update(part for part in parts if len(part) >= _SHORTEST)
+            found.update(_twin(part) for part in parts if len(part) >= _LONG)
     return frozenset(found)
 
 
@@ -132,8 +135,14 @@ def _blacked(text: str, spans: list[tuple[int, int]]) -> str:
     return "".join(made) + text[done:]
 
 
+def _twin(word: str) -> str:
+    """A word as it looks at a glance; a number stays one."""
+    return word if word.isascii() and word.isdecimal() else word.translate(_TWINS)
+
+
 def _known(word: str, known: frozenset[str]) -> bool:
-    parts = (word, *_JOINT.split(word))
+    parts = [word, *_JOINT.split(word)]
+    parts += [_twin(part) for part in parts if len(part) >= _LONG]
     if any(part in known for part in parts):
         return True
     # Smiths, Smithsche: a name with an ending. Better a word too many than a name.

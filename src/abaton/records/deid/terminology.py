@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
-from abaton.records.deid.ages import TELLING
+from abaton.records.deid.ages import TELLING, named_age, says_age
 from abaton.records.deid.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope
 from abaton.records.fhir.vocabulary import ABSENT, binding, is_known
 
@@ -100,6 +100,12 @@ def concept(node: Node, general: Handler) -> Handler:
         (2, 3): Dropped((text, display)),
     }
     sizes = {8 * outer + inner: dropped for (outer, inner), dropped in beside.items()}
+    observed = node.path.endswith(("Observation.code", "Observation.component.code"))
+
+    def other(value: Any, scope: Scope) -> Any:
+        if observed and named_age(value):
+            scope.tells = True
+        return general(value, scope)
 
     def run(value: Any, scope: Scope) -> Any:
         try:
@@ -109,18 +115,24 @@ def concept(node: Node, general: Handler) -> Handler:
             system, known, tells = scope.by_code[only["code"]]
             made = known if only["system"] == system else scope.codes[only["system"], only["code"]]
         except (KeyError, TypeError, ValueError):
-            return general(value, scope)
+            return other(value, scope)
         if tells:
             scope.tells = True
         if made is None:
-            return general(value, scope)
+            return other(value, scope)
         if dropped is not None:
             if (outer == 2 and "text" not in value) or (inner == 3 and "display" not in only):
-                return general(value, scope)
+                return other(value, scope)
+            if observed and ((outer == 2 and _age(value["text"])) or (inner == 3 and _age(only["display"]))):
+                scope.tells = True
             scope.seen(dropped)
         return made
 
     return run
+
+
+def _age(text: Any) -> bool:
+    return text.__class__ is str and says_age(text)
 
 
 def _code(node: Node, known: Callable[[str], bool] | None) -> Handler:

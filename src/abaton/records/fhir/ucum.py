@@ -89,6 +89,19 @@ def is_unit(text: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def without_words(text: str) -> str | None:
+    """A unit without the annotations that may not be shown, which mean nothing to UCUM; nothing if none is left.
+
+    >>> without_words("%{saturation}"), without_words("{beats}/min{Smith}"), without_words("{Smith}")
+    ('%', '{beats}/min', None)
+    """
+    if len(text) > _LONGEST or read_unit(text) is None:
+        return None
+    bare = _NOTE.sub(lambda note: note[0] if note[0] in _ANNOTATIONS else "", text)
+    return bare if bare and is_unit(bare) else None
+
+
+@lru_cache(maxsize=4096)
 def read_unit(text: str) -> Unit | None:
     """What a text says in UCUM's case-sensitive code; nothing if it is not understood, never a guess.
 

@@ -44,9 +44,28 @@ def other_form(element: str) -> tuple[str, type] | None:
     return (version, _FORMS[form]) if form else None
 
 
+def signs(kind: str) -> tuple[tuple[str, str, type | None], ...]:
+    """What shows that a resource of a type is of another version: its elements, each with the version and its form.
+
+    >>> ("clinicalStatus", "STU3", str) in signs("Condition")
+    True
+    """
+    return _signs().get(kind, ())
+
+
+@cache
+def _signs() -> dict[str, tuple[tuple[str, str, type | None], ...]]:
+    made: dict[str, tuple[tuple[str, str, type | None], ...]] = {}
+    for place, (version, form) in _marks().items():
+        kind, _, element = place.partition(".")
+        if element:
+            made[kind] = (*made.get(kind, ()), (element, version, _FORMS.get(form)))
+    return made
+
+
 def refuse(version: str) -> Any:
     """Refuse a record of another version."""
     raise Refused(
-        f"this is a record of FHIR {version}; only R4 is read",
+        f"this is a record of FHIR {version.replace('/', ' or ')}; only R4 is read",
         remedy="export it as R4 (4.0.1), or convert it first",
     )

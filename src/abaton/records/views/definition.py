@@ -74,7 +74,7 @@ class View:
         table = _object(definition, "the view")
         _known(table, _VIEW, "the view")
         resource = _text(table, "resource", "the view")
-        constants = dict(_constant(item, i) for i, item in enumerate(_list(table, "constant", "the view")))
+        constants = _constants(_list(table, "constant", "the view"))
         selects = _list(table, "select", "the view")
         if not selects:
             _refuse("the view selects nothing", "select")
@@ -146,6 +146,8 @@ class _Selection:
             name = _text(table, "name", where)
             if not _NAME.fullmatch(name):
                 _refuse(f"'{name}' is not a name for a column", where, "use letters, digits and _")
+            if not isinstance(table.get("collection", False), bool):
+                _refuse("'collection' must be true or false", where)
             column = Column(name, str(table.get("type", "")), table.get("collection") is True)
             path = compile_path(_text(table, "path", where), self.constants, kind=column.type)
             made.append(column)
@@ -239,8 +241,19 @@ def _repeated(paths: list[Path], rows: Rows) -> Rows:
     return run
 
 
-def _constant(item: Any, number: int) -> tuple[str, object]:
-    place = f"constant[{number}]"
+def _constants(items: list[Any]) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for i, item in enumerate(items):
+        name, value = _constant(item, place := f"constant[{i}]")
+        if not _NAME.fullmatch(name):
+            _refuse(f"'{name}' is not a name for a constant", place, "use letters, digits and _")
+        if name in made:
+            _refuse(f"the constant '{name}' stands twice", place, "give every constant its own name")
+        made[name] = value
+    return made
+
+
+def _constant(item: Any, place: str) -> tuple[str, object]:
     table = _object(item, place)
     values = [key for key in table if key.startswith("value")]
     if len(values) != 1 or isinstance(table[values[0]], dict | list):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from abaton.errors import AbatonError
@@ -148,11 +149,18 @@ def _arithmetic(sign: str, compute: Callable[[Any, Any], Any]) -> Operator:
         if not words and not (_is_number(a) and _is_number(b)):
             raise AbatonError(f"'{sign}' needs two numbers", remedy="check the elements of the path")
         try:
-            return [compute(a, b)]
-        except ZeroDivisionError:
+            return [compute(a, b) if words else _exactly(compute, a, b)]
+        except (ZeroDivisionError, InvalidOperation):
             return []
 
     return run
+
+
+def _exactly(compute: Callable[[Any, Any], Any], a: float, b: float) -> float:
+    """Compute in decimals, which numbers in FHIR are: 0.1 + 0.2 is 0.3, and 0.3 div 0.1 is 3."""
+    found = compute(Decimal(repr(a)), Decimal(repr(b)))
+    whole = isinstance(found, int) or (isinstance(a, int) and isinstance(b, int) and found == int(found))
+    return int(found) if whole else float(found)
 
 
 def _joined(left: Items, right: Items) -> Items:

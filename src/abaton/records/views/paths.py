@@ -42,6 +42,8 @@ class Scope:
 
 Path = Callable[[Items, Scope], Items]
 
+_TEMPORAL = {"date", "dateTime", "instant", "time"}
+
 
 def compile_path(text: str, constants: Mapping[str, object], *, kind: str = "") -> Path:
     """Compile an expression.
@@ -69,6 +71,19 @@ def choices() -> dict[str, tuple[tuple[str, str], ...]]:
             if element.choice:
                 made.setdefault(element.stem, {})[element.name] = element.type
     return {stem: tuple(names.items()) for stem, names in made.items()}
+
+
+@cache
+def temporal() -> dict[str, str]:
+    """Every element that is of one temporal type wherever R4 has it: ``birthDate`` a date, ``end`` a dateTime."""
+    made: dict[str, set[str]] = {}
+    for fields in table().values():
+        for element in fields.values():
+            if element.type in _TEMPORAL:
+                # An instant is a dateTime that is always whole: for boundaries the two are one type.
+                kind = "dateTime" if element.type == "instant" else element.type
+                made.setdefault(element.name, set()).add(kind)
+    return {name: types.pop() for name, types in made.items() if len(types) == 1}
 
 
 class _Compiler:
@@ -132,10 +147,10 @@ class _Compiler:
     def operation(self, sign: str, left: Node, right: Node) -> Path:
         first = self.node(left)
         if sign in ("is", "as"):
-            test = type_test(self.type_name(right))
+            those = self.of_type(left, self.type_name(right))
             if sign == "is":
-                return lambda focus, scope: [test(item) for item in first(focus, scope)]
-            return self.of_type(left, self.type_name(right))
+                return lambda focus, scope: [bool(those(focus, scope))] if first(focus, scope) else []
+            return those
         compute, second = OPERATORS[sign], self.node(right)
         return lambda focus, scope: compute(first(focus, scope), second(focus, scope))
 
@@ -211,9 +226,11 @@ class _Compiler:
 
     def boundary(self, node: Call) -> Path:
         target = node.target
-        kind = self.kind
+        kind = self.kind if self.kind in _TEMPORAL else ""
         if isinstance(target, Call) and target.name == "ofType" and len(target.arguments) == 1:
             kind = self.type_name(target.arguments[0])
+        elif isinstance(target, Member):
+            kind = temporal().get(target.name, kind)
         kind = kind[:1].lower() + kind[1:]
         high, inner = node.name == "highBoundary", self.node(target)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
 from abaton.records.fhir.bundles import opened
-from abaton.records.fhir.parsing import parse
-from abaton.records.sources import documents, find
+from abaton.records.fhir.parsing import bounded, parse
+from abaton.records.sources import given
 from abaton.records.stages import Consented, Deidentified, Record
 from abaton.records.views.definition import View
 from abaton.records.views.needs import check_elements
@@ -19,14 +19,16 @@ from abaton.records.views.tables import frame
 if TYPE_CHECKING:
     import polars
 
+_WRITTEN = (str, bytes, PathLike)
+
 
 def view(definition: Mapping[str, Any] | str | PathLike[str], records: Any) -> polars.DataFrame:
     """Turn records into a table with the rows and columns that a view definition says.
 
     Args:
         definition: A ViewDefinition (SQL on FHIR v2) as a dict, or the path of its JSON file.
-        records: A resource or a Bundle, as a dict or in any stage of de-identification; many of them; or the path of a
-            file or folder (JSON, NDJSON, gzip), or many paths. Bundles are opened.
+        records: A resource or a Bundle, as a dict or in any stage of de-identification; the text of a file; the path of
+            a file or folder (JSON, NDJSON, gzip); or many of them. Bundles are opened.
 
     Returns:
         A polars frame; ``.to_dicts()`` makes it a list of rows.
@@ -60,25 +62,21 @@ def load_view(definition: Mapping[str, Any] | str | PathLike[str]) -> View:
 
 def resources_of(records: Any) -> Iterator[dict[str, Any]]:
     """Every resource of what was given: resources, Bundles, records of any stage, files and folders."""
-    if isinstance(records, str | PathLike):
-        records = [records]
-    some = isinstance(records, list | tuple) and bool(records)
-    if some and all(isinstance(each, str | PathLike) for each in records):
-        for source in find([str(each) for each in records]):
-            for content, where in documents(source):
-                yield from opened(parse(content, where=where))
-    elif isinstance(records, Consented):
-        yield from resources_of(records.record.content)
+    if isinstance(records, Consented):
+        records = records.record.content
     elif isinstance(records, Record | Deidentified):
-        yield from opened(records.content)
-    elif isinstance(records, dict):
+        records = records.content
+    if isinstance(records, dict):
+        bounded(records)
         yield from opened(records)
-    elif isinstance(records, Iterable):
+    elif not isinstance(records, Iterable) or isinstance(records, _WRITTEN) or _all_written(records):
+        for document, _ in given(records):
+            yield from opened(document)
+    else:
         for each in records:
             yield from resources_of(each)
-    else:
-        raise SettingsError(
-            "these are no records",
-            where=type(records).__name__,
-            remedy="give resources or Bundles as dicts, or the path of a file or folder",
-        )
+
+
+def _all_written(records: Iterable[Any]) -> bool:
+    """Whether these are texts and paths only: given together, so that errors count the files through."""
+    return isinstance(records, list | tuple) and all(isinstance(each, _WRITTEN) for each in records)
