@@ -105,7 +105,7 @@ def test_a_locked_file_and_its_link_are_opened_on_the_device(built, study, tmp_p
         pick(browser, written(tmp_path, "bomb.jwe", jwe(b"{" + b" " * 50_000_000, key, pack=True)))
         told(browser, "too large")
         pick(browser, written(tmp_path, "cut.jwe", jwe(body, key)[:-1]))
-        told(browser, "does not open this file")
+        told(browser, "not a whole link, or the file")
         pick(browser, tmp_path / "records.jwe")
         read(browser, len(RECORDS))
         assert words(browser, "preview-number").startswith("Of ")
