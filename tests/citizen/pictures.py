@@ -48,6 +48,7 @@ def main(out: Path) -> None:
             taken(browser, out / "citizen-1-study.png", "title")
             pick(browser, folder / "ann.json")
             shown(browser, "preview")
+            taken(browser, out / "citizen-records.png", "records")
             browser.execute_script("document.querySelector('#topics details').open = true")
             until(browser, lambda: "Rossi" in words(browser, "topics"))
             taken(browser, out / "citizen-2-preview.png", "preview")

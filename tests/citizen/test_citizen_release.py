@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from abaton.citizen.pages import BASE, RELEASE, Page, write_page
 from abaton.citizen.release import check_page, read_release, write_release
 from abaton.cli.app import app
-from abaton.errors import Refused
+from abaton.errors import Refused, SettingsError
 from abaton.governance import Ring
 from abaton.governance.keys import lock, verifier, write_public, write_ring
 from abaton.governance.words import Denied
@@ -123,6 +123,8 @@ def test_the_commands_sign_and_check(page, tmp_path, monkeypatch):
     assert (told["build"], told["signer"]) == (page.build, "maintainers")
     assert told["reached"] == {"pressure-2026": []}
     assert isinstance(check("somebody").exception, Denied)
+    none = ["citizen", "check", str(tmp_path / "www"), "--signer", str(tmp_path / "maintainers.pub")]
+    assert isinstance(run.invoke(app, [*none, "--release", "none.json"]).exception, SettingsError)
     script = tmp_path / "www" / page.place.strip("/") / "page.js"
     script.write_bytes(script.read_bytes() + b"\n")
     assert isinstance(check("maintainers").exception, Refused)

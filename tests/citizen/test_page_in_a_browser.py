@@ -236,7 +236,7 @@ def test_bad_files_are_told_in_plain_words_and_the_next_file_works(browser_in, c
         "empty.json": (b"", "nothing in this file"),
         "sealed.json": (b"ABATSEAL\x00\x01", "sealed for somebody else"),
         "r2.xml": (b"<Bundle/>", "XML"),
-        "link.txt": (b"shlink:/eyJ1cmwiOiJo", "locked"),
+        "link.txt": (b"shlink:/eyJ1cmwiOiJo", "not a whole link"),
         "cut.json": (json.dumps(ANN).encode()[:-40], "does not hold health records in a form"),
     }
     with centre.listening(), browser_in(tmp_path / "profile") as browser:
@@ -300,7 +300,7 @@ def changed(study: Study) -> Study:
 
 
 BOXES = """
-const seen = [...document.querySelectorAll("main *, header *, footer *")].filter((e) => e.checkVisibility() && !e.closest("svg"));
+const seen = [...document.querySelectorAll("main *, header *, footer *")].filter((e) => e.checkVisibility());
 const at = (id) => document.getElementById(id).getBoundingClientRect();
 const wide = document.documentElement.clientWidth;
 const out = seen.filter((e) => {
@@ -342,7 +342,8 @@ def test_from_right_to_left_every_box_is_inside_and_on_the_other_side(browser_in
 
 
 FOCUSED = """
-const e = document.activeElement, style = getComputedStyle(e.id === "file" ? document.querySelector("label[for=file]") : e);
+const e = document.activeElement;
+const style = getComputedStyle(e.id === "file" ? document.querySelector("label[for=file]") : e);
 return { id: e.id, tag: e.tagName, box: e.type === "checkbox" && Boolean(e.closest("#statements")),
          ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 };
 """

@@ -113,7 +113,7 @@ def check(
 
     known = read_public(signer)
     fetch, studies = _site(place) if place.startswith(("https://", "http://")) else _folder(Path(place))
-    raw = release.read_bytes() if release and release.is_file() else fetch(f"{BASE}/{RELEASE}")
+    raw = _read(release) if release else fetch(f"{BASE}/{RELEASE}")
     if raw is None:
         raise Refused("there is no signed release", where=place, remedy="give one with --release")
     vouched = read_release(_parsed(raw), verifier(list(known.keys)))
@@ -140,6 +140,15 @@ def _dumped(statement: dict[str, Any]) -> str:
     import json
 
     return json.dumps(statement, indent=1)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            "the release cannot be read", where=str(file), remedy=error.strerror or "check the path"
+        ) from None
 
 
 def _parsed(raw: bytes) -> object:

@@ -91,9 +91,7 @@ Day = Annotated[date, BeforeValidator(day)]
 class Part(BaseModel):
     """A part of a document: unchangeable, and without any key that is not known."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants", defer_build=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
 
 
 class Match(StrEnum):
