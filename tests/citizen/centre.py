@@ -10,9 +10,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from abaton.citizen.pages import Page
+from abaton.citizen.published import reached_by
 from abaton.citizen.serving import beside_intake
 from abaton.governance import Inbox, Registry, Ring, metadata
 from abaton.governance.persons import make_codes
@@ -82,7 +85,8 @@ class House:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         ready: queue.Queue[str] = queue.Queue()
-        app = self._line(beside_intake(make_app(Centre(self.inbox, self.limits)), Page.read()))
+        intake = make_app(Centre(self.inbox, self.limits))
+        app = self._line(beside_intake(intake, Page.read(), partial(reached_by, self.inbox.registry)))
         server = _Server(configure(app, Listen(port=self.port), self.limits), ready.put)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
@@ -96,12 +100,13 @@ class House:
 
 
 @contextlib.contextmanager
-def house(folder: Path, study: Study, **limits) -> Iterator[House]:
+def house(folder: Path, study: Study, persons: dict[str, Any] | None = None, **limits) -> Iterator[House]:
     """A centre that has published a study which may be used from its own address."""
     port = free_port()
-    persons = Persons(admission="code", most=50, origins=(f"http://127.0.0.1:{port}",))
+    usual = {"admission": "code", "most": 50, "origins": (f"http://127.0.0.1:{port}",)}
+    how = Persons(**usual | (persons or {}))
     own = Study.model_validate_json(
-        study.model_copy(update={"persons": persons}).model_dump_json(exclude_none=True)
+        study.model_copy(update={"persons": how}).model_dump_json(exclude_none=True)
     )
     ring = Ring.new("centre", secrets.token_bytes, "2026-01-01T00:00:00.000Z")
     with Database(f"sqlite:///{folder / 'governance.db'}", metadata) as database:

@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.citizen.browsers import chromium_in, pick, press, say_yes, shown, until, words
 from tests.citizen.centre import house
 from tests.citizen.conftest import HERE
-from tests.citizen.test_page_in_a_browser import ANN, browser_in, pick, press, say_yes, shown, until, words
+from tests.citizen.test_page_in_a_browser import ANN
 
 from abaton.study import load_study
 
@@ -38,7 +39,7 @@ def main(out: Path) -> None:
         with (
             house(folder / "centre", study) as centre,
             centre.listening(),
-            browser_in(folder / "profile") as browser,
+            chromium_in(folder / "profile") as browser,
         ):
             size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -47,6 +48,7 @@ def main(out: Path) -> None:
             taken(browser, out / "citizen-1-study.png", "title")
             pick(browser, folder / "ann.json")
             shown(browser, "preview")
+            taken(browser, out / "citizen-records.png", "records")
             browser.execute_script("document.querySelector('#topics details').open = true")
             until(browser, lambda: "Rossi" in words(browser, "topics"))
             taken(browser, out / "citizen-2-preview.png", "preview")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import abaton.citizen
-from abaton.citizen.pages import POLICY, Page, write_page
+from abaton.citizen.pages import POLICY, Page, fingerprint, write_page
 from abaton.citizen.serving import beside_intake
 from abaton.errors import Refused, SettingsError
 
@@ -32,10 +32,16 @@ def page(tmp_path) -> Page:
                 (folder / path.name).write_bytes(path.read_bytes())
                 files[path.name] = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     (folder / "page.js.br").write_bytes(b"packed")
-    lines = "".join(f"{about['sha256']}  {name}\n" for name, about in files.items())
-    build = hashlib.sha256(lines.encode()).hexdigest()
+    build = fingerprint({name: about["sha256"] for name, about in files.items()})
     (folder / "manifest.json").write_text(json.dumps({"build": build, "files": files}))
     return Page.read(folder)
+
+
+HOSPITAL = "https://fhir.example.org"
+
+
+def reached(study: str) -> tuple[str, ...]:
+    return (HOSPITAL,) if study == "with hospital" else ()
 
 
 def ask(page: Page, path: str, method: str = "GET", accept: str = "") -> tuple[int, dict[str, str], bytes]:
@@ -55,7 +61,7 @@ def ask(page: Page, path: str, method: str = "GET", accept: str = "") -> tuple[i
         "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
         "headers": [(b"accept-encoding", accept.encode())],
     }  # fmt: skip
-    asyncio.run(beside_intake(service, page)(scope, receive, send))
+    asyncio.run(beside_intake(service, page, reached)(scope, receive, send))
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], headers, sent[1]["body"]
 
@@ -69,6 +75,15 @@ def test_the_page_of_a_study_has_a_strict_policy_and_names_its_build(page):
     assert page.build in text
     assert "{{" not in text
     assert not re.search(r"<script(?![^>]* src=)|\son\w+=|\sstyle=|https?://", text)
+
+
+def test_the_page_of_a_study_with_a_hospital_may_talk_to_it_and_no_other_page_may(page):
+    _, headers, body = ask(page, "/take-part/with%20hospital")
+    assert f"connect-src 'self' {HOSPITAL};" in headers["content-security-policy"]
+    assert f"connect-src 'self' {HOSPITAL};" in body.decode()
+    assert headers["content-security-policy"].replace(f" {HOSPITAL}", "") == POLICY
+    for other in ("/take-part/pressure-2026", "/take-part/sw.js", f"{page.place}worker.js"):
+        assert ask(page, other)[1]["content-security-policy"] == POLICY
 
 
 def test_files_are_kept_forever_and_packed_for_whoever_takes_that(page):
@@ -117,13 +132,14 @@ def test_a_file_that_is_not_the_one_that_was_built_is_refused(page):
 
 def test_static_files_are_what_the_intake_serves(page, tmp_path):
     out = tmp_path / "www"
-    names = write_page(page, ["pressure-2026", "a/b'x"], out)
+    studies = ("pressure-2026", "a/b'x", "with hospital")
+    names = write_page(page, {study: reached(study) for study in studies}, out)
     assert "take-part/a%2Fb%27x/index.html" in names
     for name in names:
         address = "/" + name.removesuffix("/index.html")
         assert (out / name).read_bytes() == ask(page, address)[2]
     with pytest.raises(SettingsError, match="already"):
-        write_page(page, [], out)
+        write_page(page, {}, out)
 
 
 def test_every_language_has_every_word_in_the_same_places():

@@ -10,7 +10,7 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,8 @@ POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+RELEASE = "release.json"
+"""The statement with which somebody vouches for a build, if it was signed."""
 _KINDS = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -73,8 +75,7 @@ class Page:
 
     def check(self) -> None:
         """Refuse a page of which a file is not the one that was built."""
-        lines = "".join(f"{mark}  {name}\n" for name, mark in self.files.items())
-        if hashlib.sha256(lines.encode()).hexdigest() != self.build:
+        if fingerprint(self.files) != self.build:
             raise _broken(self.folder)
         for name, mark in self.files.items():
             try:
@@ -89,13 +90,24 @@ class Page:
         """The address under which the build's files are; it changes with every build, so they may be kept forever."""
         return f"{BASE}/files/{self.build}/"
 
-    def body(self, name: str) -> bytes:
-        """A file of the page; the two that name others are filled in."""
+    def body(self, name: str, reached: tuple[str, ...] = ()) -> bytes:
+        """A file of the page; the two that name others are filled in.
+
+        Args:
+            name: The file.
+            reached: Whom the page of a study may talk to besides its own server.
+        """
         raw = (self.folder / name).read_bytes()
         if name not in _FILLED:
             return raw
-        text = raw.decode().replace("{{build}}", self.build)
+        text = raw.decode().replace("{{build}}", self.build).replace("{{reached}}", _more(reached))
         return text.replace("{{files}}", json.dumps(self.listed)).encode()
+
+    @property
+    def release(self) -> bytes | None:
+        """The signed statement that vouches for this build, if there is one."""
+        path = self.folder / RELEASE
+        return path.read_bytes() if path.is_file() else None
 
     def packed(self, name: str) -> Path | None:
         """A file as it was packed for the way (brotli), if it was."""
@@ -113,20 +125,41 @@ class Page:
         return _KINDS[Path(name).suffix]
 
 
-def write_page(page: Page, studies: Iterable[str], out: Path) -> list[str]:
+def fingerprint(files: Mapping[str, str]) -> str:
+    """The fingerprint of a build: that of the list of its files with theirs, in the order of their names."""
+    lines = "".join(f"{mark}  {name}\n" for name, mark in sorted(files.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def policy(reached: tuple[str, ...]) -> str:
+    """The content policy of a study's page.
+
+    >>> policy(("https://fhir.example.org",)).split("; ")[4]
+    "connect-src 'self' https://fhir.example.org"
+    """
+    return POLICY.replace("connect-src 'self'", f"connect-src 'self'{_more(reached)}")
+
+
+def _more(reached: tuple[str, ...]) -> str:
+    return "".join(f" {origin}" for origin in reached)
+
+
+def write_page(page: Page, studies: Mapping[str, tuple[str, ...]], out: Path) -> list[str]:
     """Write the page as static files, for a server that passes ``/v1`` on to the centre's intake; their names.
 
     Args:
         page: The page.
-        studies: The identifiers of the studies that it is for.
+        studies: The identifiers of the studies that it is for, and whom the page of each may talk to besides.
         out: A new folder.
     """
     if out.exists():
         raise SettingsError("there is something already", where=str(out), remedy="choose a new folder")
     files = {f"{page.place.strip('/')}/{name}": page.body(name) for name in page.listed}
     files[f"{BASE.strip('/')}/sw.js"] = page.body("sw.js")
-    for study in studies:
-        files[f"{BASE.strip('/')}/{quote(study, safe='')}/index.html"] = page.body("index.html")
+    if page.release:
+        files[f"{BASE.strip('/')}/{RELEASE}"] = page.release
+    for study, reached in studies.items():
+        files[f"{BASE.strip('/')}/{quote(study, safe='')}/index.html"] = page.body("index.html", reached)
     begun = out.with_name(begun_name(secrets.token_hex(8)))
     try:
         for name, body in files.items():

@@ -1,4 +1,4 @@
-"""The files that a person picks: FHIR as a Bundle, as lines or as single resources, of one person.
+"""The files that a person picks: FHIR as a Bundle, as lines, as single resources or as health cards, of one person.
 
 Every refusal has a code, for which the page has plain words in the person's language; nothing of a file is in it.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any
 
+from abaton.citizen.cards import bundle_in, cards_in
 from abaton.errors import Refused
 from abaton.records.fhir.bundles import opened
 from abaton.records.fhir.elements import resources
@@ -19,6 +20,7 @@ Json = dict[str, Any]
 MOST_BYTES = 32 * 1024 * 1024
 """The largest file; a phone has to hold several copies of it at once."""
 _SEALED = b"ABATSEAL"
+_NEXT = b"\x1e"  # stands before each text of several (RFC 7464), as the page puts together what it fetched
 
 
 class Unusable(StrEnum):
@@ -46,16 +48,17 @@ class PickedError(Refused):
 
 
 def read_picked(raw: bytes) -> list[Json]:
-    """The documents in a file: one, or one in every line.
+    """The documents in a file: one, one in every line, or those of its health cards.
 
     >>> [document["resourceType"] for document in read_picked(b'{"resourceType":"Patient","id":"7"}')]
     ['Patient']
     """
     if len(raw) > MOST_BYTES:
         raise PickedError(Unusable.TOO_LARGE)
-    text = raw.removeprefix(b"\xef\xbb\xbf").strip()
-    _look_at(text)
-    found = list(_documents(text))
+    texts = [text for each in raw.split(_NEXT) if (text := each.removeprefix(b"\xef\xbb\xbf").strip())]
+    if not texts:
+        raise PickedError(Unusable.EMPTY)
+    found = [document for text in texts for document in _documents(text)]
     for document in found:
         _check(document)
     return found
@@ -63,8 +66,6 @@ def read_picked(raw: bytes) -> list[Json]:
 
 def _look_at(text: bytes) -> None:
     """Tell apart what is no JSON by how it begins."""
-    if not text:
-        raise PickedError(Unusable.EMPTY)
     if text.startswith(_SEALED):
         raise PickedError(Unusable.SEALED)
     if text.startswith((b"shlink:", b"eyJ", b"age-encryption")):
@@ -76,6 +77,14 @@ def _look_at(text: bytes) -> None:
 
 
 def _documents(text: bytes) -> Iterator[Json]:
+    try:
+        cards = [bundle_in(card, MOST_BYTES) for card in cards_in(text)]
+    except Refused:
+        raise PickedError(Unusable.NOT_JSON) from None
+    if cards:
+        yield from cards
+        return
+    _look_at(text)
     lines = [line for line in map(bytes.strip, text.splitlines()) if line]
     if len(lines) > 1 and all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
         yield from map(_parsed, lines)

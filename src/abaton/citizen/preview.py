@@ -88,10 +88,15 @@ def prepare(documents: Iterable[Json], need: Need, names: Pseudonyms, *, year: i
 
 
 def _whole(documents: Iterable[Json]) -> Iterator[Json]:
-    """Bundles as they are, and resources that stand alone together in one, so that they find each other."""
-    alone = []
+    """Bundles as they are, and what stands alone together in one, so that it finds each other.
+
+    The answers of a server come in pages, each a Bundle: what is on them stands alone as well.
+    """
+    alone: list[Json] = []
     for document in documents:
-        if document.get("resourceType") == "Bundle":
+        if document.get("type") == "searchset" and isinstance(document.get("entry"), list):
+            alone += (entry for entry in document["entry"] if isinstance(entry, dict))
+        elif document.get("resourceType") == "Bundle":
             yield document
         else:
             alone.append({"resource": document})

@@ -8,6 +8,7 @@ from typing import Any
 from abaton.documents.values import Match, Period, Term
 from abaton.study.criteria import Criterion
 from abaton.study.document import Study
+from abaton.study.eligibility.evidence import SOURCES
 from abaton.study.requirements import Requirement
 
 Json = dict[str, Any]
@@ -44,6 +45,9 @@ def told(study: Study, today: date) -> Json:
         "open": _is_open(head.enrolment, today) and head.status.value == "active",
         "admission": persons.admission if persons else "",
         "origins": list(persons.origins) if persons else [],
+        "reached": list(persons.reached) if persons else [],
+        "hospitals": [hospital.model_dump() for hospital in persons.hospitals] if persons else [],
+        "kinds": _kinds(study),
         "endpoint": centre.endpoint.url,
         "criteria": [_criterion(each) for each in study.eligibility.criteria],
         "needs": [_need(each) for each in study.data],
@@ -54,6 +58,12 @@ def told(study: Study, today: date) -> Json:
             name.value: words for name, words in (study.consent.statements if study.consent else {}).items()
         },
     }
+
+
+def _kinds(study: Study) -> list[str]:
+    """The types of records that the study reads; a hospital is asked for no others."""
+    asked = {"Patient", *(each.type for each in study.data)}
+    return sorted(asked.union(*(SOURCES.get(each.what, ()) for each in study.eligibility.criteria)))
 
 
 def _day(day: date | None) -> str:

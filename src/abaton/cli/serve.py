@@ -24,6 +24,7 @@ from abaton.cli.secrets import DATABASE, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, 
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
+    from abaton.governance import Registry
     from abaton.listening import App
 
 app = typer.Typer(
@@ -76,9 +77,9 @@ def intake(
         from abaton.dashboard import check_access
 
         check_access(listen, known)
-    around = _with_page(citizen=citizen)
     with database(database_url, make=True) as opened:
         box = Inbox(inbox, opened, centre.public, centre.signing)
+        around = _with_page(box.registry, citizen=citizen)
         note(f"receipts are signed by {centre.signing.id}")
         if not dashboard:
             serving(Centre(box), listen, typer.echo, around)
@@ -90,16 +91,17 @@ def intake(
             serving(Centre(box), listen, typer.echo, lambda service: around(beside(service, pages)))
 
 
-def _with_page(*, citizen: bool) -> Callable[[App], App]:
+def _with_page(registry: Registry, *, citizen: bool) -> Callable[[App], App]:
     """What puts the citizen's page beside the intake, if it is wanted."""
     if not citizen:
         return lambda service: service
     from abaton.citizen.pages import Page
+    from abaton.citizen.published import reached_by
     from abaton.citizen.serving import beside_intake
 
     page = Page.read()
     note(f"the citizen's page is build {page.build}")
-    return partial(beside_intake, page=page)
+    return partial(beside_intake, page=page, reached=partial(reached_by, registry))
 
 
 @app.command()

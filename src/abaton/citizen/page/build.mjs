@@ -21,7 +21,7 @@ if (!wheels || !out) throw new Error("say where the wheels are and where the pag
 const ROOMS = [
   "__init__.py", "canonical.py", "errors.py", "files.py", "installed.py", "naming.py", "parts.py", "documents",
   "records", "study", "governance/__init__.py", "governance/consents.py", "governance/words.py",
-  "citizen/__init__.py", "citizen/phone.py", "citizen/picked.py", "citizen/preview.py", "citizen/told.py",
+  "citizen/__init__.py", "citizen/cards.py", "citizen/phone.py", "citizen/picked.py", "citizen/preview.py", "citizen/told.py",
 ];
 
 /** @param {string} place @returns {string[]} */
@@ -61,7 +61,7 @@ const sha256 = (data) => createHash("sha256").update(data).digest("hex");
 const files = Object.fromEntries(
   filesUnder(out).map((file) => [relative(out, file), { sha256: sha256(readFileSync(file)), bytes: statSync(file).size }]),
 );
-const build = sha256(Object.entries(files).map(([name, { sha256: mark }]) => `${mark}  ${name}\n`).join(""));
+const build = sha256(Object.entries(files).sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, { sha256: mark }]) => `${mark}  ${name}\n`).join(""));
 let small = 0;
 for (const name of quick === "--unpacked" ? [] : Object.keys(files)) {
   const data = readFileSync(join(out, name));

@@ -81,7 +81,7 @@ def _rehearse() -> None:
     study = study_from_toml(text, "study.toml")
     phone.open_study(json.dumps({"format": form, **study.content()}), study.hash, "2026-01-01")
     phone.pick(b'{"resourceType":"Patient","id":"7","gender":"female","birthDate":"1980-02-03"}')
-    for no_record in (b"", b"<a/>", b"{", b'{"a":' * 200, b'{"resourceType":"Nothing"}'):
+    for no_record in (b"", b"<a/>", b"{", b'{"a":' * 200, b'{"resourceType":"Nothing"}', b"eyJ9.e30.e30"):
         phone.pick(no_record)
     phone.eligible("2026-01-01")
     phone.prepare(bytes(range(32)), "2026-01-01")

@@ -1,10 +1,13 @@
 // The page from the first word to the last receipt.
 import { by, hide, made, show } from "./dom.js";
+import { cameBack, records, setOut } from "./hospital.js";
 import { read, Refusal } from "./intake.js";
 import { everything, keep, kept } from "./keep.js";
 import { newCode, newKeys, pseudonymKey } from "./keys.js";
+import { isLink, isLocked, linked, readLink, unlocked } from "./links.js";
 import { Previewing } from "./preview.js";
 import { Python } from "./python.js";
+import { isPermitted, Problem, sequence } from "./sources.js";
 import { brought, copyOf, enrolled, leaveByPaper, resumed, withdrawn } from "./taking-part.js";
 import { dayText, drawEarly, drawEligible, drawStatements, drawStudy, ticked } from "./telling.js";
 import { bestLanguage, filled, LANGUAGES, texts } from "./texts.js";
@@ -25,6 +28,12 @@ let keys = null;
 let code = "";
 /** @type {Previewing | null} */
 let previewing = null;
+let read_so_far = 0;
+/** @type {import("./links.js").Link | null} */
+let link = null;
+/** @type {string[]} */
+let locked = [];
+const back = cameBack();
 
 const python = new Python(place, (stage) => {
   by("ready").value = STAGES.indexOf(stage) + 2;
@@ -75,6 +84,14 @@ async function drawAll() {
     previewing.draw();
     drawEligible(await python.told("eligible", today()), study, t);
   }
+  by("hospitals").hidden = !study.hospitals.length;
+  by("hospital-list").replaceChildren(
+    ...study.hospitals.map((/** @type {import("./hospital.js").Hospital} */ hospital) => {
+      const button = made("button", { type: "button", class: "plain" }, hospital.name);
+      button.addEventListener("click", () => fetching(async () => location.assign(await setOut(hospital, study.kinds, location.origin + location.pathname, study.reached))));
+      return button;
+    }),
+  );
   await drawMine();
 }
 
@@ -104,27 +121,96 @@ async function begin() {
   if (before?.sent && before.document !== found.document && !before.withdrawn) show("changed", false);
   if (!study.open || !study.admission) return trouble("study-closed");
   show("records", false);
+  if (back) await fetching(async () => taken(await records(back, study.hospitals, study.kinds, study.reached, MOST_BYTES, (pages) => {
+    by("file-taken").textContent = filled(t.fetching, { pages });
+  })));
+  await judged();
+}
+
+/** @param {string} problem */
+function doubted(problem) {
+  by("file-problem").textContent = t.files[problem] ?? t.sources[problem];
+  by("file-problem").hidden = false;
+}
+
+/** Do something that may come to records, and tell in plain words why if it does not. @param {() => Promise<unknown>} work */
+async function fetching(work) {
+  by("file-problem").hidden = true;
+  try {
+    await work();
+  } catch (error) {
+    by("file-taken").textContent = read_so_far ? filled(t.records_taken, { number: read_so_far }) : "";
+    if (!(error instanceof Problem)) throw error;
+    by("passcode-field").hidden &&= !error.code.startsWith("link-passcode");
+    doubted(error.code);
+  }
+}
+
+/** Give what was read to Python, as one file. @param {import("./bytes.js").Bytes[]} texts */
+async function taken(texts) {
+  const answer = await python.told("pick", texts.length === 1 ? texts[0] : await sequence(texts));
+  if (answer.problem) throw new Problem(answer.problem);
+  read_so_far = answer.records;
+  by("file-taken").textContent = filled(t.records_taken, { number: answer.records });
+}
+
+/** One file: records, a link, or something that a link unlocks. @param {File} file */
+async function opened(file) {
+  if (file.size > MOST_BYTES) throw new Problem("too-large");
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  const start = new TextDecoder().decode(bytes.subarray(0, 64)).trim();
+  const text = /^(shlink|https|eyJ)/.test(start) ? new TextDecoder().decode(bytes).trim() : "";
+  if (isLink(text)) link = readLink(text, Date.now());
+  else if (isLocked(text)) locked.push(text);
+  else await taken([bytes]);
+}
+
+/** Unlock what a link and locked files hold, if both are here; without files, fetch them from where the study permits. */
+async function unlock() {
+  const key = link;
+  if (locked.length && !key) throw new Problem("encrypted");
+  if (!key) return;
+  const files = locked;
+  locked = [];
+  if (!files.length && !isPermitted(key.url, study.reached)) throw new Problem("link-file");
+  await taken(
+    files.length
+      ? await Promise.all(files.map((each) => unlocked(each, key.key, MOST_BYTES)))
+      : await linked(key, by("passcode").value, study.reached, MOST_BYTES),
+  );
+  link = null;
+  by("link").value = by("passcode").value = "";
 }
 
 /** Take the files that were picked, one after the other; one that cannot be used changes nothing. */
 async function picked() {
   const files = [...by("file").files];
   by("file-problem").hidden = true;
-  for (const file of files) {
-    const answer =
-      file.size > MOST_BYTES ? { problem: "too-large" } : await python.told("pick", new Uint8Array(await file.arrayBuffer()));
-    if (answer.problem) {
-      by("file-problem").textContent = t.files[answer.problem];
-      by("file-problem").hidden = false;
-    } else by("file-taken").textContent = filled(t.records_taken, { number: answer.records });
-  }
+  for (const file of files)
+    await opened(file).catch((error) => {
+      if (!(error instanceof Problem)) throw error;
+      doubted(error.code);
+    });
   by("file").value = "";
+  if (locked.length || link) await fetching(unlock);
+  await judged();
+}
+
+/** Take a link that was typed or pasted. */
+async function pasted() {
+  await fetching(async () => {
+    link = null;
+    const text = by("link").value.trim();
+    if (!isLink(text)) throw new Problem("link-broken");
+    link = readLink(text, Date.now());
+    await unlock();
+  });
   await judged();
 }
 
 /** Whether the person may take part, and what would leave. */
 async function judged() {
-  if (!by("file-taken").textContent) return;
+  if (!read_so_far) return;
   const verdict = await python.told("eligible", today());
   drawEligible(verdict, study, t);
   code = keys ? "" : code || (await newCode());
@@ -132,9 +218,9 @@ async function judged() {
   const secret = study.mechanism === "anonymise" ? crypto.getRandomValues(new Uint8Array(32)) : await pseudonymKey(own, name);
   const made = await python.told("prepare", secret, today());
   if (made.problem) {
-    by("file-problem").textContent = t.files[made.problem];
-    by("file-problem").hidden = false;
+    doubted(made.problem);
     await python.ask("forget");
+    read_so_far = 0;
     by("file-taken").textContent = "";
     return;
   }
@@ -264,6 +350,7 @@ async function leaveOnPaper() {
 }
 
 by("file").addEventListener("change", () => picked().catch(told));
+by("link-button").addEventListener("click", () => pasted().catch(told));
 by("only-leaving").addEventListener("change", () => previewing?.list());
 by("search").addEventListener("input", () => previewing?.list());
 by("code").addEventListener("input", ready);

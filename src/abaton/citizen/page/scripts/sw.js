@@ -29,11 +29,15 @@ async function newest(request) {
   }
 }
 
+/** What a hospital sends along in the address is for this window alone: it is neither sent on to the centre nor kept.
+ * @param {Request} request */
+const plain = (request) => new Request(request.url.split("?")[0] ?? "", { redirect: "manual" });
+
 scope.addEventListener("fetch", (/** @type {any} */ event) => {
   const { request } = event;
   const { origin, pathname } = new URL(request.url);
   if (request.method !== "GET" || origin !== location.origin) return;
   if (pathname.startsWith(PLACE)) event.respondWith(caches.match(request).then((known) => known ?? fetch(request)));
-  else if (request.mode === "navigate" || pathname === "/v1/centre" || pathname.startsWith("/v1/studies"))
-    event.respondWith(newest(request));
+  else if (request.mode === "navigate") event.respondWith(newest(plain(request)));
+  else if (pathname === "/v1/centre" || pathname.startsWith("/v1/studies")) event.respondWith(newest(request));
 });
