@@ -79,9 +79,7 @@ def test_one_step_on_one_row_gives_the_row_and_is_not_trained(ready, settings):
 def test_a_model_that_singles_out_a_row_is_not_trained_on(ready):
     """Weights so large that all rows but one are predicted surely leave that row's values in the update."""
     start = ready.start()
-    assert ready.train(0, np.full_like(start, 1e6)).reason == REFUSED, (
-        "the first model follows from the seed"
-    )
+    assert ready.train(0, np.full_like(start, 1e6)).reason == REFUSED, "the first model follows from the seed"
     assert ready.train(0, start).reason is None
     assert ready.train(1, np.full_like(start, 1e6)).reason == REFUSED
     assert ready.train(1, start + np.float32(0.01)).reason is None

@@ -26,7 +26,6 @@ from abaton.control import Arrived, Failed, Joined, State
 from abaton.control.state import Assignment, Member
 
 
-
 def a_run(folder: Path) -> None:
     """A run that is watched as commands watch theirs."""
     with watching(5) as view:
@@ -58,7 +57,7 @@ def in_a_terminal(folder: Path, columns: int, monkeypatch, **environment: str) -
     parts: list[bytes] = []
     reader = threading.Thread(target=lambda: parts.extend(until_closed(ours)))
     reader.start()
-    with all_streams_at(theirs), open(theirs, "w", encoding="utf-8", buffering=1) as screen:
+    with all_streams_at(theirs), os.fdopen(theirs, "w", encoding="utf-8", buffering=1) as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         a_run(folder)
     reader.join(60)
