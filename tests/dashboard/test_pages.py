@@ -221,7 +221,7 @@ def test_a_study_shows_what_it_found_what_sites_gain_and_its_report(looking, sto
     assert looking.get("/runs/s-1/report").status_code == 404
     store.finish_run(judged.run, "finished", judged.result)
     page = looking.get("/runs/s-1").text
-    for words in ("foretells ill with an AUROC of 0.800", "What each site gains", "+0.100 (+0.020 to +0.200)",
+    for words in ("predicts ill with an AUROC of 0.800", "What each site gains", "+0.100 (+0.020 to +0.200)",
                   "≤8 left out", 'href="/runs/s-1/report"'):  # fmt: skip
         assert words in page, words
     assert 'href="/runs/s-1/report"' in looking.get("/").text

@@ -10,6 +10,7 @@ from abaton.report.adding import (
     times_smaller,
     totals,
 )
+from abaton.report.card import card_markdown, card_page
 from abaton.report.clinical import calibration_figure, forest_figure, model_colours, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
 from abaton.report.comparison import comparison
@@ -71,6 +72,8 @@ __all__ = [
     "accuracy_over_time",
     "activity_figures",
     "calibration_figure",
+    "card_markdown",
+    "card_page",
     "cohort_changes",
     "community_cost",
     "comparison",
