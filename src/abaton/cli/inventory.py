@@ -91,7 +91,7 @@ def _print(found: dict[str, Any], most: int) -> None:
     if found["set_aside"]:
         table("set aside", ["reason", "count"], list(found["set_aside"].items()))
     if found["hidden"]:
-        note(f"{found['hidden']:,} codes of no public terminology that few people have are not told")
+        note(f"{found['hidden']:,} codes that few people have, of no public terminology, are left out")
     if found["beyond"]:
         note(f"{found['beyond']:,} records had further codes than are counted one by one")
     note(f"<{found['floor']}: fewer than {found['floor']} people have such records")
