@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pwd
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 # The same examples each time, so that a change is judged by what it changes; `thorough` searches for new ones.
@@ -21,6 +24,9 @@ settings.register_profile(
 )
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("fast")
+
+# Every command typed in a test would build the whole command line anew: 50 ms each, for one and the same object.
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -69,14 +69,14 @@ class Shown:
 def commands() -> dict[tuple[str, ...], str]:
     """Every command of the command line with its help, as a terminal of a fixed width shows it."""
     import typer.main
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from abaton.cli.app import app
 
     root = typer.main.get_command(app)
     made = {}
     for path in _leaves(root, ()):
-        done = CliRunner().invoke(app, [*path, "--help"], prog_name="abaton", env=PLAIN)
+        done = CliRunner().invoke(root, [*path, "--help"], prog_name="abaton", env=PLAIN)
         made[path] = _clean(done.output)
     return made
 

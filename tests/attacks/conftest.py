@@ -95,3 +95,24 @@ class Centre:
 def centre(four, tmp_path) -> Centre:
     """A centre and one of its sites."""
     return Centre(four, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def begun(written, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """A folder in which the site has read, dealt and scaled, and what it was asked: done once, as it takes a second."""
+    folder = tmp_path_factory.mktemp("begun")
+    shutil.copytree(written, folder / "hospitals")
+    asking = Centre(opened(folder / "hospitals"), folder)
+    asking.prepare()
+    return folder, asking.body
+
+
+@pytest.fixture
+def ready(begun, tmp_path) -> Centre:
+    """A centre whose site is ready to train, in a folder of the test's own."""
+    folder, body = begun
+    for part in ("hospitals", "member"):
+        shutil.copytree(folder / part, tmp_path / part)
+    made = Centre(opened(tmp_path / "hospitals"), tmp_path)
+    made.body, made.seed = body, body["seed"]
+    return made

@@ -70,76 +70,67 @@ def test_a_scale_that_lets_single_values_stand_out_is_refused(centre):
     ],
     ids=repr,
 )
-def test_one_step_on_one_row_gives_the_row_and_is_not_trained(centre, settings):
-    centre.prepare()
-    answer = centre.train(0, centre.start(), **settings)
+def test_one_step_on_one_row_gives_the_row_and_is_not_trained(ready, settings):
+    answer = ready.train(0, ready.start(), **settings)
     assert answer.reason == REFUSED
     assert not answer.blobs
 
 
-def test_a_model_that_singles_out_a_row_is_not_trained_on(centre):
+def test_a_model_that_singles_out_a_row_is_not_trained_on(ready):
     """Weights so large that all rows but one are predicted surely leave that row's values in the update."""
-    centre.prepare()
-    start = centre.start()
-    assert centre.train(0, np.full_like(start, 1e6)).reason == REFUSED, (
-        "the first model follows from the seed"
-    )
-    assert centre.train(0, start).reason is None
-    assert centre.train(1, np.full_like(start, 1e6)).reason == REFUSED
-    assert centre.train(1, start + np.float32(0.01)).reason is None
+    start = ready.start()
+    assert ready.train(0, np.full_like(start, 1e6)).reason == REFUSED, "the first model follows from the seed"
+    assert ready.train(0, start).reason is None
+    assert ready.train(1, np.full_like(start, 1e6)).reason == REFUSED
+    assert ready.train(1, start + np.float32(0.01)).reason is None
 
 
-def test_no_version_is_trained_on_twice_and_none_after_the_last(centre):
+def test_no_version_is_trained_on_twice_and_none_after_the_last(ready):
     """Two updates of one version, shuffled anew, are two sets of equations about the same rows."""
-    centre.prepare()
-    start = centre.start()
-    first = centre.train(0, start, key="a")
-    assert centre.train(0, start, key="b").reason == REFUSED
-    again = centre.train(0, start, key="a")
+    start = ready.start()
+    first = ready.train(0, start, key="a")
+    assert ready.train(0, start, key="b").reason == REFUSED
+    again = ready.train(0, start, key="a")
     assert again.blobs["update"] == first.blobs["update"], "what was lost is sent again, to the bit"
-    assert centre.train(16, start, key="c").reason == REFUSED
-    assert centre.train(-1, start, key="d").reason == REFUSED
+    assert ready.train(16, start, key="c").reason == REFUSED
+    assert ready.train(-1, start, key="d").reason == REFUSED
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "judge"])
-def test_crafted_models_are_neither_scored_nor_judged(centre, kind):
+def test_crafted_models_are_neither_scored_nor_judged(ready, kind):
     """A model that looks at one column tells by its scores who has which value there."""
-    centre.prepare()
-    centre.train(0, centre.start())
+    ready.train(0, ready.start())
     crafted = []
     for place in range(3):
-        model = np.zeros_like(centre.start())
+        model = np.zeros_like(ready.start())
         model[place] = 1e4
         crafted.append(model)
-    assert reasons(centre.score(kind, crafted)) == {REFUSED}
+    assert reasons(ready.score(kind, crafted)) == {REFUSED}
 
 
-def test_so_many_models_are_judged_and_no_more(centre):
-    centre.prepare()
-    centre.train(0, centre.start())
+def test_so_many_models_are_judged_and_no_more(ready):
+    ready.train(0, ready.start())
     rng = np.random.default_rng(0)
-    near = [centre.start() + rng.normal(0, 1e-3, len(centre.start())).astype(np.float32) for _ in range(66)]
-    assert centre.score("judge", near[:64]).reason is None
-    assert centre.score("judge", near[64:]).reason == REFUSED
-    assert centre.score("judge", near[:2]).reason is None, "what was told may be told again"
+    near = [ready.start() + rng.normal(0, 1e-3, len(ready.start())).astype(np.float32) for _ in range(66)]
+    assert ready.score("judge", near[:64]).reason is None
+    assert ready.score("judge", near[64:]).reason == REFUSED
+    assert ready.score("judge", near[:2]).reason is None, "what was told may be told again"
 
 
-def test_nobody_is_judged_among_fewer_than_the_smallest_count(centre):
+def test_nobody_is_judged_among_fewer_than_the_smallest_count(ready):
     """Five hundred bins of the predicted chance told each person's own, with the outcome."""
-    centre.prepare()
-    centre.train(0, centre.start())
-    (told,) = body_of(centre.score("judge", [centre.start() + np.float32(0.05)]))["told"]
+    ready.train(0, ready.start())
+    (told,) = body_of(ready.score("judge", [ready.start() + np.float32(0.05)]))["told"]
     counts = [number for _, _, cases in told for rows in cases for row in rows for number in row[1:]]
     assert counts
     assert all(number == 0 or number >= 5 for number in counts)
 
 
-def test_scores_come_in_stretches_and_never_of_small_classes(centre):
-    centre.prepare()
-    centre.train(0, centre.start())
+def test_scores_come_in_stretches_and_never_of_small_classes(ready):
+    ready.train(0, ready.start())
     rng = np.random.default_rng(0)
-    models = [centre.start() + rng.normal(0, 0.1, len(centre.start())).astype(np.float32) for _ in range(8)]
-    scores = centre.score("evaluate", models).about["scores"]
+    models = [ready.start() + rng.normal(0, 0.1, len(ready.start())).astype(np.float32) for _ in range(8)]
+    scores = ready.score("evaluate", models).about["scores"]
     for score in scores:
         assert len(score) in (0, 6), "counts alone: a sum of losses is an exact number"
         assert all(number == 0 or number >= 5 for number in score[2:4])
@@ -163,23 +154,22 @@ def test_two_runs_with_one_person_withdrawn_between_tell_nothing_of_them(centre,
     assert len(first ^ second) >= 5, "who is dealt where is drawn anew, so no subtraction leaves one person"
 
 
-def test_who_leaves_in_the_middle_of_a_run_silences_the_evaluator_and_not_the_learner(centre):
+def test_who_leaves_in_the_middle_of_a_run_silences_the_evaluator_and_not_the_learner(ready):
     """The scores of one model with a person and without them differ by that person."""
-    centre.prepare()
-    start = centre.start()
-    before = centre.train(0, start)
+    start = ready.start()
+    before = ready.train(0, start)
     assert len(before.about["score"]) == 6
-    file = load_site(centre.made.sites[0])
-    kept = Folder(run_folder(centre.desk.place, "run")).kept(file).member
+    file = load_site(ready.made.sites[0])
+    kept = Folder(run_folder(ready.desk.place, "run")).kept(file).member
     registry = Registry(Database(file.path("consents.db"), metadata))
     for number, subject in enumerate(kept.rows.validation.subjects[:2]):
         gone = subject_tag(file.path("tags.key").read_bytes(), kept.people[subject])
-        registry.withdraw(gone, centre.study.study.id, datetime.now(UTC) - timedelta(hours=1))
-        after = centre.train(number + 1, start + np.float32(0.01 * (number + 1)))
+        registry.withdraw(gone, ready.study.study.id, datetime.now(UTC) - timedelta(hours=1))
+        after = ready.train(number + 1, start + np.float32(0.01 * (number + 1)))
         assert after.reason is None, "training goes on without them"
         assert not after.about["score"]
         assert after.about["examples"] == before.about["examples"]
-        (score,) = centre.score("evaluate", [start + np.float32(0.1 * (number + 1))], f"{number}").about[
+        (score,) = ready.score("evaluate", [start + np.float32(0.1 * (number + 1))], f"{number}").about[
             "scores"
         ]
         assert not score
@@ -200,9 +190,8 @@ def test_what_was_told_of_a_group_is_told_again_of_it_or_of_one_that_differs_by_
     assert [again.spend("study", task, 2) for task in ("a", "b", "a", "c")] == [True, True, True, False]
 
 
-def test_a_ledger_holds_tags_and_numbers_and_nobody(centre):
-    centre.prepare()
-    file = load_site(centre.made.sites[0])
+def test_a_ledger_holds_tags_and_numbers_and_nobody(ready):
+    file = load_site(ready.made.sites[0])
     text = file.path("athens.ledger").read_text()
     ids = [
         line.split('"id":"')[1].split('"')[0] for line in file.path("Patient.ndjson").read_text().splitlines()
@@ -211,7 +200,6 @@ def test_a_ledger_holds_tags_and_numbers_and_nobody(centre):
     assert file.path("athens.ledger").stat().st_mode & 0o077 == 0
 
 
-def test_refusals_are_counted_at_the_site(centre):
-    centre.prepare()
-    centre.train(0, centre.start(), batch_size=1)
-    assert Notes("run", run_folder(centre.desk.place, "run") / "policy").refusals == 1
+def test_refusals_are_counted_at_the_site(ready):
+    ready.train(0, ready.start(), batch_size=1)
+    assert Notes("run", run_folder(ready.desk.place, "run") / "policy").refusals == 1

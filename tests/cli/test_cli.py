@@ -1,12 +1,16 @@
+"""Commands that look at runs: what they print, and how they say that something is wrong."""
+
 from __future__ import annotations
 
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests import typed
 from tests.lab import four
 
 from abaton.store import RunRow, Store
@@ -14,14 +18,15 @@ from abaton.store import RunRow, Store
 
 @pytest.fixture
 def abaton(tmp_path):
-    """Run the command as a user does, in its own process and store."""
+    """Type a command, with a store of the test's own."""
+    return partial(typed.abaton, **{"ABATON_STORE": str(tmp_path / "store")})
 
-    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from abaton.cli import main; main()", *words]
-        known = {**os.environ, "ABATON_STORE": str(tmp_path / "store"), "NO_COLOR": "1", **environment}
-        return subprocess.run(command, env=known, capture_output=True, text=True, check=False)
 
-    return run
+def elsewhere(tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does, in a process of its own."""
+    command = [sys.executable, "-c", "from abaton.cli import main; main()", *words]
+    known = {**os.environ, "ABATON_STORE": str(tmp_path / "store"), "NO_COLOR": "1", **environment}
+    return subprocess.run(command, env=known, capture_output=True, text=True, check=False)
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -73,7 +78,8 @@ def side_by_side(abaton, one, other):
     assert "at least two" in one_line(done)
 
 
-def test_version_and_help_teach(abaton):
+def test_version_and_help_teach(abaton, tmp_path):
+    assert elsewhere(tmp_path, "--version").stdout == abaton("--version").stdout
     assert abaton("--version").stdout.startswith("abaton 0.")
     assert abaton("-h").stdout == abaton("--help").stdout
     assert "four invented hospitals" in abaton("demo", "--help").stdout.lower()
@@ -116,14 +122,14 @@ def test_a_command_that_reads_makes_no_database_of_a_mistyped_name(abaton, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_shells_complete_the_names_of_runs(abaton, tmp_path):
+def test_shells_complete_the_names_of_runs(tmp_path):
     with Store(tmp_path / "store") as store:
         for name in ("heart-1", "heart-2", "lungs"):
             store.add_run(RunRow(name, f"2026-01-01T00:00:0{name[-1]}", "virtual", {}, "x", "finished", None))
-    typed = {"_ABATON_COMPLETE": "complete_bash", "COMP_WORDS": "abaton show heart", "COMP_CWORD": "2"}
-    assert abaton(**typed).stdout.split() == ["heart-2", "heart-1"]
-    typed |= {"COMP_WORDS": "abaton resume l"}
-    assert abaton(**typed).stdout.split() == ["lungs", "latest"]
+    shell = {"_ABATON_COMPLETE": "complete_bash", "COMP_WORDS": "abaton show heart", "COMP_CWORD": "2"}
+    assert elsewhere(tmp_path, **shell).stdout.split() == ["heart-2", "heart-1"]
+    shell |= {"COMP_WORDS": "abaton resume l"}
+    assert elsewhere(tmp_path, **shell).stdout.split() == ["lungs", "latest"]
 
 
 WRONG = {

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from functools import partial
 
 import pytest
+from tests import typed
 
 
 @pytest.fixture
 def abaton(tmp_path):
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from abaton.cli import main; main()", *words],
-            cwd=tmp_path,
-            env={**os.environ, "ABATON_STORE": str(tmp_path / "store")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    return run
+    """Type a command in a folder of the test's own."""
+    return partial(typed.abaton, folder=tmp_path, **{"ABATON_STORE": str(tmp_path / "store")})
 
 
 @pytest.mark.slow

@@ -8,57 +8,77 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.lab import four
 
 from abaton.cli.course import Course, plain_line, sparkline, states_of
+from abaton.cli.live import watching
 from abaton.cli.screen import View
 from abaton.control import Arrived, Failed, Joined, State
 from abaton.control.state import Assignment, Member
 
-ROOT = Path(__file__).resolve().parents[2]
-RUN = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from abaton.cli.live import watching
-from abaton.store import default_folder
-from tests.lab import four
-with watching(5) as view:
-    four.federation(seed=1990, rounds=5, scale=0.5).run(store=default_folder(), watch=view.hear)
-"""
-COMMAND = [sys.executable, "-c", RUN]
+
+def a_run(folder: Path) -> None:
+    """A run that is watched as commands watch theirs."""
+    with watching(5) as view:
+        four.federation(seed=1990, rounds=5, scale=0.5).run(store=folder, watch=view.hear)
 
 
-def in_a_terminal(tmp_path, columns: int, **environment: str) -> str:
-    """What a command writes to a terminal of so many columns."""
-    known = {
-        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
-    }
-    known |= {"TERM": "xterm-256color", "ABATON_STORE": str(tmp_path), **environment}
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(sys.executable, COMMAND, known)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    written = b""
+@contextmanager
+def all_streams_at(place: int) -> Iterator[None]:
+    """Let the three streams of this process be a file or terminal; afterwards they are what they were."""
+    before = [os.dup(number) for number in range(3)]
+    try:
+        for number in range(3):
+            os.dup2(place, number)
+        yield
+    finally:
+        for number, kept in enumerate(before):
+            os.dup2(kept, number)
+            os.close(kept)
+
+
+def in_a_terminal(folder: Path, columns: int, monkeypatch, **environment: str) -> str:
+    """What a run writes to a terminal of so many columns."""
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", **environment}.items():
+        monkeypatch.setenv(name, value)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    parts: list[bytes] = []
+    reader = threading.Thread(target=lambda: parts.extend(until_closed(ours)))
+    reader.start()
+    with all_streams_at(theirs), os.fdopen(theirs, "w", encoding="utf-8", buffering=1) as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        a_run(folder)
+    reader.join(60)
+    os.close(ours)
+    return b"".join(parts).decode()
+
+
+def until_closed(terminal: int) -> Iterator[bytes]:
+    """Everything that is written to a terminal, until nobody writes there any more."""
     while True:
         try:
             part = os.read(terminal, 65536)
         except OSError:  # the other end has closed
-            break
+            return
         if not part:
-            break
-        written += part
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return written.decode()
+            return
+        yield part
 
 
-def test_a_terminal_shows_a_picture_that_goes_and_a_summary_that_stays(tmp_path):
-    seen = in_a_terminal(tmp_path, 100)
+def test_a_terminal_shows_a_picture_that_goes_and_a_summary_that_stays(tmp_path, monkeypatch):
+    seen = in_a_terminal(tmp_path, 100, monkeypatch)
     assert "\x1b[?25l" in seen  # the cursor is hidden while it moves
     assert seen.rindex("\x1b[?25h") < seen.index("trained 5 versions")
     assert "5/5" in seen
@@ -69,8 +89,8 @@ def test_a_terminal_shows_a_picture_that_goes_and_a_summary_that_stays(tmp_path)
     assert "14,060 bytes in 19 updates from 4 learners" in left
 
 
-def test_a_narrow_terminal_without_colours(tmp_path):
-    seen = in_a_terminal(tmp_path, 44, NO_COLOR="1")
+def test_a_narrow_terminal_without_colours(tmp_path, monkeypatch):
+    seen = in_a_terminal(tmp_path, 44, monkeypatch, NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", seen)
     before = seen[: seen.index("trained")]
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", before.replace("\r", "\n")).splitlines()
@@ -79,14 +99,14 @@ def test_a_narrow_terminal_without_colours(tmp_path):
 
 
 @pytest.mark.parametrize("terminal", ["dumb", "none"])
-def test_elsewhere_there_are_plain_lines_only(tmp_path, terminal):
+def test_elsewhere_there_are_plain_lines_only(tmp_path, monkeypatch, capsys, terminal):
     if terminal == "dumb":
-        seen = in_a_terminal(tmp_path, 100, TERM="dumb")
+        seen = in_a_terminal(tmp_path, 100, monkeypatch, TERM="dumb")
     else:
-        known = {**os.environ, "ABATON_STORE": str(tmp_path)}
-        done = subprocess.run(COMMAND, env=known, capture_output=True, text=True, check=True)
-        assert "trained" not in done.stdout
-        seen = done.stderr
+        a_run(tmp_path)
+        written = capsys.readouterr()
+        assert written.out == ""
+        seen = written.err
     assert "\x1b[2K" not in seen
     assert re.search(r"trained 5 versions in [0-9.:]+( s)?: loss [0-9.]+ to [0-9.]+; 14,060 bytes", seen)
 

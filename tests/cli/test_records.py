@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-CALL = "import sys; from abaton.cli import main; main()"
+from tests import typed
 
 
 def abaton(*words, stdin=b""):
-    done = subprocess.run(
-        [sys.executable, "-c", CALL, *map(str, words)], capture_output=True, input=stdin, check=False
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = typed.abaton(*words, stdin=stdin)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
-
-from abaton.cli import main
+from tests import typed
 
 CALL = "import sys; from abaton.cli import main; main()"
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); " + CALL
@@ -23,15 +20,9 @@ MARK = "C4n4ry"
 
 
 def abaton(*words):
-    """Run the command line in this process."""
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["abaton", *map(str, words)]
-    try:
-        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = before
-    return ended.value.code or 0, out.getvalue(), err.getvalue()
+    """What a command ends with and prints."""
+    done = typed.abaton(*words)
+    return done.returncode, done.stdout, done.stderr
 
 
 def elsewhere(call, *words):

@@ -182,7 +182,7 @@ def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing(browser, house, name, 
 
 def test_a_study_shows_what_it_found_and_leads_to_its_report(browser, house):
     opened(browser, pages(house)["study"], drawn=True)
-    assert "foretells ill with an AUROC of 0.800" in browser.find_element("css selector", ".finding").text
+    assert "predicts ill with an AUROC of 0.800" in browser.find_element("css selector", ".finding").text
     assert "gains" in browser.find_element("css selector", ".gains").text
     browser.find_element("link text", "The report of this run").click()
     until(browser, "return document.querySelectorAll('.plot .main-svg').length >= 2")

@@ -135,8 +135,10 @@ def test_runs_are_compared(looking, store):
     page = looking.get("/compare?run=one&run=two").text
     assert ">seed<" in page
     assert ">rounds<" in page
+    assert re.findall(r"<p>A: .*?>one</a> · B: .*?>two</a></p>", page), "which letter is which run"
+    assert ">B</th>" in page
     told = looking.get("/compare/figures?run=one&run=two&axis=bytes&metric=loss").json()
-    assert [trace["name"] for trace in told["figures"]["metric"]["data"]] == ["one", "two"]
+    assert [trace["name"] for trace in told["figures"]["metric"]["data"]] == ["A: one", "B: two"]
     assert told["figures"]["metric"]["data"][1]["x"][-1] == head(store, "two").bytes
     assert looking.get("/compare?run=one&run=absent").status_code == 404
     assert looking.get("/compare?" + "&".join(f"run=r{i}" for i in range(9))).status_code == 422
@@ -221,7 +223,7 @@ def test_a_study_shows_what_it_found_what_sites_gain_and_its_report(looking, sto
     assert looking.get("/runs/s-1/report").status_code == 404
     store.finish_run(judged.run, "finished", judged.result)
     page = looking.get("/runs/s-1").text
-    for words in ("foretells ill with an AUROC of 0.800", "What each site gains", "+0.100 (+0.020 to +0.200)",
+    for words in ("predicts ill with an AUROC of 0.800", "What each site gains", "+0.100 (+0.020 to +0.200)",
                   "≤8 left out", 'href="/runs/s-1/report"'):  # fmt: skip
         assert words in page, words
     assert 'href="/runs/s-1/report"' in looking.get("/").text

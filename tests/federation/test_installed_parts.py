@@ -46,17 +46,32 @@ def module(tmp_path, monkeypatch) -> str:
     return install(tmp_path / "packages", monkeypatch)
 
 
-@pytest.fixture
-def hospitals(written, tmp_path):
+def on_their_own_ground(written, folder):
     """The four hospitals on a ground of their own; all but kos and trikala allow the package."""
-    shutil.copytree(written, tmp_path / "hospitals")
-    made = opened(tmp_path / "hospitals")
+    shutil.copytree(written, folder)
+    made = opened(folder)
     for site in made.sites:
         text = site.read_text().replace('registry = "consents.db"', 'ground = "a vote"')
         if site.parent.name not in ("kos", "trikala"):
             text += '\n[parts]\nOur_Parts = "1.2.0"\n'
         site.write_text(text)
     return made
+
+
+@pytest.fixture
+def hospitals(written, tmp_path):
+    """The hospitals in a folder of the test's own."""
+    return on_their_own_ground(written, tmp_path / "hospitals")
+
+
+@pytest.fixture(scope="module")
+def usual(written, tmp_path_factory) -> str:
+    """The digest of the model that the hospitals learn without any part of the package."""
+    folder = tmp_path_factory.mktemp("usual")
+    made = on_their_own_ground(written, folder / "hospitals")
+    with Store(folder / "store") as opened_store:
+        run = run_study(study_with(made), made.sites, opened_store, OPTIONS, now=NOW)
+        return str(run.result["digest"])
 
 
 @pytest.fixture
@@ -91,13 +106,12 @@ def test_what_runs_at_a_site_needs_its_permission_and_the_others_go_on(hospitals
 
 
 @pytest.mark.parametrize("kind", AT_CENTRE)
-def test_what_the_controller_runs_alone_needs_no_permission(hospitals, store, module, kind):
-    usual = run_study(study_with(hospitals), hospitals.sites, store, OPTIONS, now=NOW)
+def test_what_the_controller_runs_alone_needs_no_permission(hospitals, store, module, usual, kind):
     study = study_with(hospitals, **AT_CENTRE[kind], parts=PINNED)
     made = run_study(study, hospitals.sites, store, OPTIONS, now=NOW)
     assert made.status == "finished"
     assert not made.row.recipe["left_out"]
-    assert made.result["digest"] != usual.result["digest"]
+    assert made.result["digest"] != usual
     assert made.report()["reproduce"]["versions"]["our-parts"] == "1.2.0"
 
 

@@ -6,9 +6,11 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.house.sources import parsed
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "abaton"
 
@@ -65,14 +67,16 @@ FORBIDDEN = {
 }  # fmt: skip
 
 
-def imports(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every name that a source imports."""
+    names: set[str] = set()
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+    return frozenset(names)
 
 
 def files(room: str) -> list[Path]:
@@ -136,7 +140,7 @@ def test_pure_modules_open_no_file():
         for path in files(room):
             calls = {
                 n.func.id
-                for n in ast.walk(ast.parse(path.read_text()))
+                for n in ast.walk(parsed(path))
                 if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
             }
             assert not calls & {"open", "print", "input", "eval", "exec", "compile"}, path

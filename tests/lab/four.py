@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,12 @@ def network() -> Model:
     return mlp(features=len(FEATURES), classes=2, hidden=(16,))
 
 
-def split(seed: int, scale: float) -> tuple[dict[str, Examples], dict[str, Examples]]:
-    """Each hospital's people for training, and a quarter held out for the test, the same of each class."""
+@cache
+def split(seed: int, scale: float) -> tuple[Mapping[str, Examples], Mapping[str, Examples]]:
+    """Each hospital's people for training, and a quarter held out for the test, the same of each class.
+
+    Dealt once: the same federation is built again and again, and nobody changes its rows.
+    """
     train, test = {}, {}
     for name, data in tables(seed, scale).items():
         rng, held = np.random.default_rng(seed), np.zeros(len(data), dtype=bool)

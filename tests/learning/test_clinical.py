@@ -84,7 +84,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     truth = judge(count_scores(*subjects(200_000, 99), bins=BINS), resamples=0)["auroc"].value
     inside = 0
     for seed in range(200):
-        found = judge(count_scores(*subjects(150, seed)), resamples=300, seed=seed)["auroc"]
+        found = judge(count_scores(*subjects(150, seed)), resamples=100, seed=seed)["auroc"]
         inside += found.low <= truth <= found.high
     assert 178 <= inside <= 199  # 95 % of 200 is 190; the binomial's middle 99.9 %
 

@@ -13,9 +13,56 @@ from test_privacy_in_a_browser import HOSTILE
 from tests.boxes import MODES, faults, shown_as, violations
 from tests.report.test_run import EVENTS, explained_row
 
-from abaton.report import comparison, comparison_page, lab_page, run_page, run_report
+from abaton.report import (
+    card_page,
+    comparison,
+    comparison_page,
+    inventory_page,
+    lab_page,
+    run_page,
+    run_report,
+)
 
 pytestmark = pytest.mark.browser
+
+_TOLD = {"value": 0.832, "low": 0.683, "high": 0.944}
+_MEASURES = ("auroc", "auprc", "brier", "calibration slope", "calibration intercept", "sensitivity")
+CARD = {
+    "title": HOSTILE,
+    "run": "heart-failure-four-hospitals-20261117-121120-dde4",
+    "intended_use": {"question": "Who falls ill?", "learns": "ill", "purpose": "research", "asked_by": None,
+                     "not_for": "deciding about one person; " * 4},
+    "model": {"network": "mlp", "parameters": 1234, "columns": [f"input_number_{i}" for i in range(30)],
+              "classes": ["no", "yes"]},
+    "cohort": [{"site": "athens", "read": 208, "eligible": 208, "consented": 178, "kept": 178, "rows": "≥5"}],
+    "performance": [
+        {"group": "all sites", "people": 74, "sites": 4, "measures": dict.fromkeys(_MEASURES, _TOLD)},
+        {"group": "age: 70 and above", "people": 5, "sites": 4, "measures": None},
+    ],
+    "calibration": {"points": [{"predicted": 0.1, "happened": _TOLD}], "correction": {"slope": 1.2, "intercept": -0.1}},
+    "goes_by": [{"input": "systolic", "loses": _TOLD}],
+    "personal": [{"site": "athens", "model": "fine-tune", "subjects": 34, "gain": _TOLD}],
+    "limits": ["Too few people to judge the model for: " + ", ".join(["age: 70 and above"] * 9)],
+    "privacy": {"records": "de-identified at the sites", "smallest_count": 5, "anonymity": None},
+    "provenance": {"made": "2026-11-17", "study": "heart", "document": "d" * 64, "model": "e" * 64,
+                   "software": {"abaton": "0.1.0"}, "tables": {"athens": "f" * 64}},
+}  # fmt: skip
+FOUND = {
+    "floor": 5,
+    "study": "heart",
+    "records": {"Patient": 88, "Observation": 1234},
+    "codes": [
+        {"type": "Observation", "code": "http://loinc.org|8480-6", "label": "systolic pressure", "records": "88",
+         "years": [2019, 2026], "units": {"mm[Hg]": "75", "no unit": "13"}, "answers": {}, "other_values": {}},
+    ],
+    "inputs": [
+        {"name": "systolic", "state": "filled", "looks_for": "http://loinc.org|8480-6 in mm[Hg]",
+         "found": [{"code": "8480-6", "records": "88", "units": [{"unit": "mm[Hg]", "records": "75", "converts": True}],
+                    "answers": []}],
+         "missing": ["no unit, 13"], "nearest": [{"code": "http://loinc.org|8462-4", "records": "88"}]},
+    ],
+    "set_aside": {"not valid JSON": 3},
+}  # fmt: skip
 
 PAGES = {
     "study": (lambda: run_page(run_report(explained_row(), EVENTS)), [0.5, 0.8]),
@@ -49,11 +96,19 @@ def test_figures_hold_the_data_and_nothing_is_fetched(browser, tmp_path, kind):
         assert browser.execute_script(inside)
 
 
+WITHOUT_FIGURES = {
+    "privacy": lambda: privacy_page_of(full()),
+    "card": lambda: card_page(CARD),
+    "inventory": lambda: inventory_page(FOUND, HOSTILE),
+}
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [*PAGES, "privacy"])
+@pytest.mark.parametrize("kind", [*PAGES, *WITHOUT_FIGURES])
 def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing(browser, tmp_path, kind, mode):
     path = tmp_path / "page.html"
-    path.write_text(privacy_page_of(full()) if kind == "privacy" else PAGES[kind][0](), encoding="utf-8")
+    make = WITHOUT_FIGURES.get(kind) or PAGES[kind][0]
+    path.write_text(make(), encoding="utf-8")
     shown_as(browser, mode)
     try:
         browser.get(path.as_uri())

@@ -112,11 +112,12 @@ def test_the_page_answers_first_and_folds_the_machine_away():
     assert places == sorted(places)
     assert page.index('<details class="machine">') < places[-2]
     assert (
-        "foretells ill with an AUROC of 0.800 (95\u00a0% interval 0.700 to 0.900), in 40 people of 2 sites"
+        "predicts ill with an AUROC of 0.800 (95\u00a0% interval 0.700 to 0.900), in 40 people of 2 sites"
         in page
     )
     assert (
-        "clearly better than the own model of 1 of 2 sites; at none it is clearly worse; at 1 too few" in page
+        "the community model is clearly better at 1 of 2 sites and clearly worse at none; at 1 too few"
+        in page
     )
     assert "+0.100 (+0.020 to +0.200)" in page
     assert "40 people, 2 sites" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from abaton.governance import Denied
 from abaton.governance.keys import read_public, verifier
 from abaton.governance.statements import check
 from abaton.learning import Examples, logistic
-from abaton.results import card_markdown, card_of
+from abaton.report import card_markdown, card_page
+from abaton.results import card_of
 
 
 def test_the_card_holds_what_the_run_found(ended):
@@ -55,6 +57,20 @@ def test_a_studys_words_cannot_change_the_page(ended):
     card = {**card_of(ended), "title": "one\n\n# two <script>|[x](y)"}
     first = card_markdown(card).splitlines()[0]
     assert first == r"# one \# two \<script\>\|\[x\](y): model card"
+    page = card_page(card)
+    assert "<script" not in page
+    assert "two &lt;script&gt;|[x](y)" in page
+
+
+def test_the_page_says_what_the_text_says_and_fetches_nothing(ended):
+    card = card_of(ended)
+    page, text = card_page(card), card_markdown(card)
+    for heading in re.findall(r"^## (.+)$", text, re.M):
+        assert f">{heading}</h2>" in page
+    auroc = card["performance"][0]["measures"]["auroc"]
+    assert f"{auroc['value']:.3f} ({auroc['low']:.3f} to {auroc['high']:.3f})" in page
+    assert "default-src &#39;none&#39;" in page
+    assert not re.search(r"(src|href)=\"(?!#)", page)
 
 
 def test_a_signed_card_is_checked_and_a_changed_one_noticed(ended, tmp_path):

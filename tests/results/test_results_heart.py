@@ -11,7 +11,8 @@ import pytest
 from tests.federation.network.heart import FILES, write_hospitals
 
 from abaton.federation import Run, StudyOptions, federate, read_sites, run_readings
-from abaton.results import card_markdown, card_of, card_page, export, load_model, predict
+from abaton.report import card_markdown, card_page
+from abaton.results import card_of, export, load_model, predict
 from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import Explanation

@@ -155,7 +155,7 @@ def test_table_json_and_page(tmp_path, trikala):
     (tmp_path / "study.toml").write_text(study_text())
     words = ["records", "inventory", str(trikala), "--study", str(tmp_path / "study.toml")]
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(app, [*words, "--html", str(page)])
+    done = CliRunner().invoke(app, [*words, "-o", str(page)])
     assert done.exit_code == 0, done.output
     assert "systolic blood pressure" in done.output
     text = page.read_text()

@@ -1,4 +1,4 @@
-"""``abaton compare``: runs side by side, first what was set differently, then what came out."""
+"""``abaton compare``: runs side by side, first what was set differently, then the results."""
 
 from __future__ import annotations
 

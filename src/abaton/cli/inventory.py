@@ -22,18 +22,18 @@ def inventory(
     study: Path | None = typer.Option(
         None, "--study", help="Tell what this study would find: which inputs are filled, what is missing."
     ),
-    html: Path | None = typer.Option(None, "--html", help="Write one page with everything to this file."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write one HTML page with everything here."),
     most: int = typer.Option(
         _SHOWN,
         "--most",
         min=1,
-        help="How many codes of each type the table shows; --json and --html have all.",
+        help="How many codes of each type the table shows; --json and the page have all.",
     ),
     json: bool = JsonOption,
 ) -> None:
     """Count which codes, units, answers and years are in records, and how often; never a value.
 
-    abaton records inventory records/ --study study.toml --html inventory.html
+    abaton records inventory records/ --study study.toml -o inventory.html
 
     Records of fewer than five people (or the study's count_floor) are told as such. Exit code 1: the study would find
     nothing for at least one of its parts.
@@ -51,14 +51,14 @@ def inventory(
             source, document, need, floor=floor, step=lambda count: bar.update(task, completed=count)
         )
     found = made.row()
-    if html is not None:
-        save(html, inventory_page(found, source.name))
+    if out is not None:
+        save(out, inventory_page(found, source.name))
     if json:
         emit(found)
     else:
         _print(found, most)
-        if html is not None:
-            note(f"the whole inventory: {html}")
+        if out is not None:
+            note(f"the whole inventory: {out}")
     if any(each["state"] == "empty" for each in found.get("inputs", ())):
         raise typer.Exit(1)
 
@@ -72,7 +72,7 @@ def _print(found: dict[str, Any], most: int) -> None:
         heads = ["code", "what it may be", "records", "years", "units", "answers", "other values"]
         _table(kind, heads, [code_cells(line) for line in lines[:most]])
         if len(lines) > most:
-            note(f"and {len(lines) - most:,} more codes of {kind}: --json or --html tells all")
+            note(f"and {len(lines) - most:,} more codes of {kind}: --json or -o tells all")
     if "study" in found:
         heads = [
             "part",
@@ -91,7 +91,7 @@ def _print(found: dict[str, Any], most: int) -> None:
     if found["set_aside"]:
         table("set aside", ["reason", "count"], list(found["set_aside"].items()))
     if found["hidden"]:
-        note(f"{found['hidden']:,} codes of no public terminology that few people have are not told")
+        note(f"{found['hidden']:,} codes that few people have, of no public terminology, are left out")
     if found["beyond"]:
         note(f"{found['beyond']:,} records had further codes than are counted one by one")
     note(f"<{found['floor']}: fewer than {found['floor']} people have such records")

@@ -148,7 +148,8 @@ def card(
 ) -> None:
     """Write what the model is for, whom it was learned from, how good it is and what it does not promise."""
     from abaton.federation import Run
-    from abaton.results import card_markdown, card_of, card_page
+    from abaton.report import card_markdown, card_page
+    from abaton.results import card_of
 
     as_json = json or keys is not None or (out is not None and out.suffix == ".json")
     if out is not None and out.suffix not in (".md", ".html", ".json"):

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from abaton.dashboard.pages import event_table, learner_table, table_part
-from abaton.report import AXES, activity_figures, metric_figure, metric_names, payload_figure
+from abaton.report import AXES, activity_figures, letter, metric_figure, metric_names, payload_figure, short
 from abaton.store import Store, activity, codec_of, events_of, points, quartiles
 
 
@@ -42,17 +42,18 @@ def run_figures(store: Store, run: str, axis: str, metric: str, *, first: bool =
 
 
 def compared_figures(store: Store, runs: Sequence[str], axis: str, metric: str) -> bytes:
-    """One metric of several runs, and the sizes of their updates by codec."""
+    """One metric of several runs, and the sizes of their updates by codec; a run is a letter, as on its page."""
     versions = {run: points(store, run) for run in runs}
     names = list(dict.fromkeys(name for each in versions.values() for name in metric_names(each)))
     chosen = metric if metric in names else (names or [""])[0]
     rows = {run: store.run(run) for run in runs}
     sizes = []
-    for run, row in rows.items():
-        label = f"{codec_of(row.recipe)} ({run})"
+    for place, (run, row) in enumerate(rows.items()):
+        label = f"{letter(place)}: {short(codec_of(row.recipe))}"
         sizes += [replace(each, name=label) for each in quartiles(store, run, "size", by_learner=False)]
     simulated = all(row.engine == "virtual" for row in rows.values())
     made: dict[str, Any] = {"payloads": payload_figure(sizes, None)}
     if chosen:
-        made["metric"] = metric_figure(versions, chosen, axis, simulated=simulated)
+        curves = {f"{letter(i)}: {short(run)}": each for i, (run, each) in enumerate(versions.items())}
+        made["metric"] = metric_figure(curves, chosen, axis, simulated=simulated)
     return orjson.dumps({"figures": made, "tables": {}, "metrics": names, "metric": chosen})

@@ -14,7 +14,7 @@ from abaton import __version__
 from abaton.dashboard.access import Right
 from abaton.dashboard.gate import Caller
 from abaton.governance import Chain, StudyCensus
-from abaton.report import AXES, TITLES, Table, differing, origin, setting_rows, settings_of
+from abaton.report import AXES, TITLES, Table, differing, letter, origin, setting_rows, settings_of
 from abaton.report.adding import Row
 from abaton.report.finding import finding, site_gains
 from abaton.report.flow import cohort_flow
@@ -141,15 +141,17 @@ def compare_page(
 ) -> str:
     """Several runs side by side: how they went, one metric over time, and the settings in which they differ."""
     names = [row.run for row in rows]
+    letters = [letter(place) for place in range(len(names))]
     differ = differing({row.run: _settings(row) for row in rows})
     return frame.page(
         "compare.html",
         here="/compare",
         names=names,
+        letters=letters,
         known=known,
         most=MOST_COMPARED,
         query=urlencode([("run", name) for name in names]),
-        went=_went(names, heads),
+        went=_went(letters, heads),
         axes=list(AXES),
         differing=setting_rows(differ, names),
     )
@@ -161,7 +163,7 @@ def _settings(row: RunRow) -> dict[str, Any]:
     return settings_of({**given, **row.recipe.get("method", {})}, origin(row))
 
 
-def _went(names: Sequence[str], heads: Sequence[Head]) -> Table:
+def _went(letters: Sequence[str], heads: Sequence[Head]) -> Table:
     rows: list[Row] = [
         ("status", *(state.status for state in heads)),
         ("versions", *(state.version for state in heads)),
@@ -172,7 +174,7 @@ def _went(names: Sequence[str], heads: Sequence[Head]) -> Table:
     ]
     measured = dict.fromkeys(name for state in heads for name in state.metrics)
     rows += [(name, *(state.metrics.get(name, "–") for state in heads)) for name in measured]
-    return ("what", *names), rows
+    return ("what", *letters), rows
 
 
 def governance_page(

@@ -153,7 +153,7 @@ def site_explained(
 
 
 def _shuffled(x: NDArray[Any], places: Sequence[int], drawn: tuple[int, str, int, str]) -> NDArray[Any]:
-    """The rows with the columns of one input dealt anew among them, together."""
+    """The rows with the columns of one input shuffled among them, together."""
     seed, name, time, site = drawn
     chance = np.random.default_rng([seed, time, zlib.crc32(name.encode()), zlib.crc32(site.encode())])
     made = x.copy()

@@ -188,7 +188,7 @@ Measure = Callable[[Floats, Floats, Floats], Floats]
 
 
 def measures_of(specificity: float) -> dict[str, Measure]:
-    """All measures of a model that foretells an outcome, by their names."""
+    """All measures of a model that predicts an outcome, by their names."""
     return {
         "auroc": auroc,
         "auprc": auprc,
@@ -208,7 +208,7 @@ def judge(
     seed: int = 0,
     level: float = 0.95,
 ) -> dict[str, Estimate]:
-    """All measures of a model that foretells an outcome, with bootstrap intervals (cases and controls apart).
+    """All measures of a model that predicts an outcome, with bootstrap intervals (cases and controls apart).
 
     With cases only or controls only, what needs both cannot be told and is not a number.
     """
@@ -243,7 +243,7 @@ def judge(
 def judge_values(
     predicted: Floats, actual: Floats, *, resamples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> dict[str, Estimate]:
-    """Measures of a model that foretells a value: mean and root mean squared error, explained share, slope."""
+    """Measures of a model that predicts a value: mean and root mean squared error, explained share, slope."""
     if not len(actual):
         return dict.fromkeys(("mae", "rmse", "r2", "calibration slope"), Estimate(np.nan, np.nan, np.nan))
     predicted, actual = np.asarray(predicted, np.float64), np.asarray(actual, np.float64)

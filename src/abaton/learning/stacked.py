@@ -86,7 +86,7 @@ class _Stack:
         )  # fmt: skip
 
     def trained(self) -> Iterator[Trained | None]:
-        """What came out, learner by learner."""
+        """The results, learner by learner."""
         each = zip(self.models, self.steps, self.losses.tolist(), self.counts, strict=True)
         for model, steps, loss, count in each:
             wrong = loss == kernels.WRONG_LABEL

@@ -10,9 +10,10 @@ from abaton.report.adding import (
     times_smaller,
     totals,
 )
+from abaton.report.card import card_markdown, card_page
 from abaton.report.clinical import calibration_figure, forest_figure, model_colours, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
-from abaton.report.comparison import comparison
+from abaton.report.comparison import comparison, letter, short
 from abaton.report.course import course, course_figures
 from abaton.report.curves import AXES, metric_figure, metric_names, pace_figure
 from abaton.report.explaining import explaining_figures
@@ -71,6 +72,8 @@ __all__ = [
     "accuracy_over_time",
     "activity_figures",
     "calibration_figure",
+    "card_markdown",
+    "card_page",
     "cohort_changes",
     "community_cost",
     "comparison",
@@ -91,6 +94,7 @@ __all__ = [
     "kernel_map",
     "lab_page",
     "lab_report",
+    "letter",
     "metric_figure",
     "metric_names",
     "model_colours",
@@ -107,6 +111,7 @@ __all__ = [
     "run_report",
     "setting_rows",
     "settings_of",
+    "short",
     "spread_figure",
     "staleness_boxes",
     "timeline_figure",

@@ -1,4 +1,4 @@
-"""Figures of how well models foretell an outcome: ROC curves, calibration, and measures by site and group.
+"""Figures of how well models predict an outcome: ROC curves, calibration, and measures by site and group.
 
 Figures have the form of :mod:`abaton.report.curves`. A model has the same colour in all of them.
 """

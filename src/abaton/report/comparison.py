@@ -1,4 +1,4 @@
-"""Runs side by side as plain data: what was set differently, what came out, and when each was as good as the others.
+"""Runs side by side as plain data: what was set differently, the results, and when each was as good as the others.
 
 Every function is pure: the reports of the runs in, a comparison out.
 """
@@ -28,7 +28,7 @@ def comparison(reports: Sequence[Mapping[str, Any]], measure: str | None = None)
     _check(reports)
     measure = _measure(reports, measure)
     target = _target(reports, measure)
-    labels = [_label(i) for i in range(len(reports))]
+    labels = [letter(i) for i in range(len(reports))]
     return {
         "format": FORMAT,
         "task": _task(reports[0]),
@@ -174,19 +174,19 @@ def _remarks(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     return made
 
 
-def _label(place: int) -> str:
-    """A, B, ... Z, AA: short enough for a column.
+def letter(place: int) -> str:
+    """By what a run is called beside others: A, B, ... Z, AA; short enough for a column.
 
-    >>> _label(0), _label(27)
+    >>> letter(0), letter(27)
     ('A', 'AB')
     """
-    return (_label(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
+    return (letter(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
 
 
 def comparison_figures(made: Mapping[str, Any]) -> dict[str, Any]:
     """The measure of all runs against rounds, time and bytes."""
     labels = _labels(made)
-    curves = {f"{labels[run]}: {_short(run)}": points for run, points in made["curves"].items()}
+    curves = {f"{labels[run]}: {short(run)}": points for run, points in made["curves"].items()}
     return course_figures(curves, made["measure"])
 
 
@@ -204,7 +204,7 @@ def difference_rows(made: Mapping[str, Any]) -> Table:
 
 
 def result_rows(made: Mapping[str, Any]) -> Table:
-    """What came out, a line for each run."""
+    """The results, a line for each run."""
     labels = _labels(made)
     rows: list[Row] = [
         (labels[line["run"]], _with_interval(line), line["best"], line["versions"], line["seconds"],
@@ -237,9 +237,13 @@ def _labels(made: Mapping[str, Any]) -> dict[str, str]:
     return {each["run"]: each["label"] for each in made["runs"]}
 
 
-def _short(run: str) -> str:
-    """A name that fits into a legend: its middle is left out, since names differ at their ends."""
-    return run if len(run) <= 24 else f"{run[:11]}…{run[-11:]}"
+def short(name: str) -> str:
+    """A name that fits into a legend: its middle is left out, since names differ at their ends.
+
+    >>> short("heart-failure-four-hospitals-20261117-121120-dde4")
+    'heart-failu…121120-dde4'
+    """
+    return name if len(name) <= 24 else f"{name[:11]}…{name[-11:]}"
 
 
 def _with_interval(line: Mapping[str, Any]) -> str:

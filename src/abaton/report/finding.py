@@ -75,7 +75,7 @@ def finding(
         "high": found["high"],
         "people": line["subjects"],
         "sites": line["sites"],
-        "words": f"The community model foretells {what} with {_article(measure)} {measure_name(measure)} of "
+        "words": f"The community model predicts {what} with {_article(measure)} {measure_name(measure)} of "
         f"{found['value']:.3f}{interval}, in {line['subjects']} people of {sites} from whom it did not learn.",
         "sure": _sure(measure, found),
     }
@@ -143,15 +143,17 @@ def gains_words(gains: Sequence[Mapping[str, Any]]) -> str:
     """What sites gain in a sentence.
 
     >>> gains_words([{"verdict": GAINS}, {"verdict": UNCLEAR}])
-    'The community model is clearly better than the own model of 1 of 2 sites; at none it is clearly worse.'
+    "Against each site's own model, the community model is clearly better at 1 of 2 sites and clearly worse at none."
     """
     if not gains:
         return ""
     number = {verdict: sum(each["verdict"] == verdict for each in gains) for verdict in (GAINS, LOSES, FEW)}
-    better = f"{number[GAINS]} of {len(gains)} sites" if number[GAINS] else f"none of {len(gains)} sites"
-    worse = f"at {number[LOSES]} it is clearly worse" if number[LOSES] else "at none it is clearly worse"
+    better = f"{number[GAINS] or 'none'} of {len(gains)} sites"
     few = f"; at {number[FEW]} too few people were tested to tell" if number[FEW] else ""
-    return f"The community model is clearly better than the own model of {better}; {worse}{few}."
+    return (
+        f"Against each site's own model, the community model is clearly better at {better} "
+        f"and clearly worse at {number[LOSES] or 'none'}{few}."
+    )
 
 
 def gains_table(gains: Sequence[Mapping[str, Any]]) -> Table:

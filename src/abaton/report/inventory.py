@@ -18,9 +18,7 @@ def inventory_page(found: Mapping[str, Any], source: str) -> str:
         found: The inventory as plain values, as ``abaton records inventory --json`` prints it.
         source: What was read, in words.
     """
-    return page(
-        "inventory.html", title=f"What stands in {source}", found=found, sections=list(_sections(found))
-    )
+    return page("inventory.html", title=f"What is in {source}", found=found, sections=list(_sections(found)))
 
 
 Section = tuple[str, str, tuple[Sequence[str], Sequence[Sequence[Any]]]]
@@ -30,13 +28,19 @@ def _sections(found: Mapping[str, Any]) -> Iterator[Section]:
     """Title, caption and table of each part."""
     if "study" in found:
         rows = [input_cells(each) for each in found["inputs"]]
-        yield f"What the study would find: {found['study']}", "inputs and outcome", (_INPUTS, rows)
+        yield f"What the study would find: {found['study']}", "inputs and outcome", _filled(_INPUTS, rows)
     yield "Records", "by resource type", (("type", "records"), list(found["records"].items()))
     for kind in dict.fromkeys(line["type"] for line in found["codes"]):
         rows = [code_cells(line) for line in found["codes"] if line["type"] == kind]
-        yield kind, f"codes of {kind}", (_CODES, rows)
+        yield kind, f"codes of {kind}", _filled(_CODES, rows)
     if found["set_aside"]:
         yield "Set aside", "what could not be read", (("reason", "count"), list(found["set_aside"].items()))
+
+
+def _filled(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """A table without the columns in which nothing is said, so that a phone has room for the others."""
+    kept = [i for i in range(len(heads)) if any(row[i] != "–" for row in rows)]
+    return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def input_cells(each: Mapping[str, Any]) -> tuple[str, ...]:

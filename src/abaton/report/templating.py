@@ -159,7 +159,7 @@ def slug(words: str) -> str:
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, Any]:
-    """A table's cells with how each is set: columns of numbers to the right, fingerprints broken to fit."""
+    """A table's cells with how each is set: columns of numbers to the right, fingerprints broken, intervals whole."""
     listed = [tuple(row) for row in rows]
     numeric = [
         bool(listed) and all(isinstance(row[i], int | float) or row[i] is None for row in listed)
@@ -169,10 +169,18 @@ def grid(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, An
     return {
         "heads": list(zip(heads, look, strict=True)),
         "rows": [
-            [(cell, kind or _long(cell)) for cell, kind in zip(row, look, strict=True)] for row in listed
+            [(cell, kind or _look(cell)) for cell, kind in zip(row, look, strict=True)] for row in listed
         ],
     }
 
 
-def _long(cell: object) -> str:
-    return "long" if max(map(len, str(cell).split()), default=0) > 24 else ""
+def _look(cell: object) -> str:
+    """How a cell of words is set.
+
+    >>> _look("0.832 (0.683 to 0.944)"), _look("f" * 64), _look("a sentence, which may be broken")
+    ('whole', 'long', '')
+    """
+    text = str(cell)
+    if re.fullmatch(r"[+−-]?[\d.]+ \([^ ]+ to [^ ]+\)", text):
+        return "whole"
+    return "long" if max(map(len, text.split()), default=0) > 24 else ""

@@ -24,6 +24,15 @@ from abaton.store import Database, Journal, Store
 WISH = Wish(sites=4, seed=5, resamples=0, poll=0.0)
 
 
+FEW = replace(WISH, sites=3)
+
+
+@pytest.fixture
+def few(rounds):
+    """The three smaller hospitals, which are read in half the time: enough where one of them goes wrong."""
+    return replace(rounds, sites=[site for site in rounds.sites if site.parent.name != "athens"])
+
+
 @pytest.fixture
 def store(tmp_path):
     with Store(tmp_path / "store") as opened:
@@ -81,9 +90,9 @@ class Board:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("kind", ["read", "deal", "scale"])
 def test_a_question_that_a_sites_policy_refuses_leaves_the_site_out(
-    rounds, store, tmp_path, caplog, kind, after
+    few, store, tmp_path, caplog, kind, after
 ):
-    loop, board = Loop(tmp_path, rounds.study, rounds.sites, WISH), Board(kind, after=after)
+    loop, board = Loop(tmp_path, few.study, few.sites, FEW), Board(kind, after=after)
     for desk in loop.post.desks.values():
         if desk.name == "kos":
             desk.policy = board
@@ -94,8 +103,8 @@ def test_a_question_that_a_sites_policy_refuses_leaves_the_site_out(
     assert "Elsewhere" not in json.dumps([row.recipe, row.result, loop.said])
 
 
-def test_every_question_of_a_run_is_put_to_the_sites_policy(rounds, store, tmp_path):
-    loop, board = Loop(tmp_path, rounds.study, rounds.sites, WISH), Board("nothing", after=False)
+def test_every_question_of_a_run_is_put_to_the_sites_policy(few, store, tmp_path):
+    loop, board = Loop(tmp_path, few.study, few.sites, FEW), Board("nothing", after=False)
     for desk in loop.post.desks.values():
         desk.policy = board
     assert loop.run(store).status == "finished"
@@ -103,8 +112,8 @@ def test_every_question_of_a_run_is_put_to_the_sites_policy(rounds, store, tmp_p
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_training_that_a_sites_policy_refuses_is_a_failed_task(rounds, store, tmp_path, after):
-    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+def test_a_training_that_a_sites_policy_refuses_is_a_failed_task(few, store, tmp_path, after):
+    loop = Loop(tmp_path, few.study, few.sites, FEW)
     for desk in loop.post.desks.values():
         if desk.name == "kos":
             desk.policy = Board("train", after=after)
@@ -244,14 +253,14 @@ def test_no_name_id_pseudonym_or_record_is_in_any_answer(rounds, store, tmp_path
     ],
 )
 def test_a_site_that_answers_rubbish_is_left_out_and_the_others_go_on(
-    rounds, store, tmp_path, kind, answer, why
+    few, store, tmp_path, kind, answer, why
 ):
-    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+    loop = Loop(tmp_path, few.study, few.sites, FEW)
     loop.post.fate = lambda desk, parcel: answer if (desk.name, parcel.kind) == ("kos", kind) else None
     row = loop.run(store)
     assert row.status == "finished"
     assert row.recipe["left_out"] == {"kos": why}
-    assert set(row.recipe["tables"]) == {"athens", "pergamon", "trikala"}
+    assert set(row.recipe["tables"]) == {"pergamon", "trikala"}
 
 
 def test_too_few_sites_are_refused(rounds, store, tmp_path):
@@ -264,23 +273,23 @@ def test_too_few_sites_are_refused(rounds, store, tmp_path):
     assert store.runs() == []
 
 
-def test_a_judgement_that_is_not_readable_is_not_counted(rounds, store, tmp_path):
-    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+def test_a_judgement_that_is_not_readable_is_not_counted(few, store, tmp_path):
+    loop = Loop(tmp_path, few.study, few.sites, FEW)
     spoilt = Parcel("answer", {}, {"body": b'{"told": [[["all sites", "all", [[[9999, 1, 1]]]]]]}'})
     loop.post.fate = lambda desk, parcel: spoilt if (desk.name, parcel.kind) == ("kos", "judge") else None
     row = loop.run(store)
     (line,) = [each for each in row.result["evaluation"]["lines"] if each["of"] == "all"]
-    assert line["sites"] == 3
+    assert line["sites"] == 2
 
 
 @pytest.mark.parametrize(
     "spoilt", [b"{}", b'{"why": "", "explained": {"subjects": 9, "told": [], "shuffled": {}, "means": {}}}']
 )
-def test_an_explanation_that_is_not_readable_is_left_out(rounds, store, tmp_path, spoilt):
-    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
+def test_an_explanation_that_is_not_readable_is_left_out(few, store, tmp_path, spoilt):
+    loop = Loop(tmp_path, few.study, few.sites, FEW)
     other = Parcel("answer", {}, {"body": spoilt})
     loop.post.fate = lambda desk, parcel: other if (desk.name, parcel.kind) == ("kos", "explain") else None
     told = loop.run(store).result["explanation"]
     assert told["left_out"] == {"kos": "unreadable answer"}
-    assert told["sites"] == ["athens", "pergamon", "trikala"]
+    assert told["sites"] == ["pergamon", "trikala"]
     assert told["importance"]

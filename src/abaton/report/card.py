@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { margin: 0 auto; padding: 1.5rem; max-width: 54rem; font: 1rem/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; border-bottom: 1px solid; margin-top: 2rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid; vertical-align: top; }
-dt { font-weight: 600; } dd { margin: 0 0 .4rem; overflow-wrap: anywhere; }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } tr { break-inside: avoid; } }
-"""
+from abaton.report.clinical import said
+from abaton.report.templating import page
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +21,28 @@ class Part:
     columns: Sequence[str] = ()
     rows: Sequence[Mapping[str, Any]] = ()
 
+    @property
+    def known(self) -> dict[str, str]:
+        """The facts that are there."""
+        return {name: value for name, value in (self.facts or {}).items() if value}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The facts as a table of two columns wants them: each by its own name."""
+        return {name: name for name in self.known}
+
+    @property
+    def cells(self) -> list[list[Any]]:
+        """The table, row by row."""
+        return [[row.get(name, "–") for name in self.columns] for row in self.rows]
+
 
 def card_parts(card: Mapping[str, Any]) -> list[Part]:
     """Everything that a card says, in its order."""
     use, model, privacy, origin = (card[key] for key in ("intended_use", "model", "privacy", "provenance"))
     measures = list(dict.fromkeys(name for each in card["performance"] for name in each["measures"] or ()))
     performance = [
-        {**each, **{name: _interval((each["measures"] or {}).get(name)) for name in measures}}
+        {**each, **{name: said((each["measures"] or {}).get(name)) for name in measures}}
         for each in card["performance"]
     ]
     return [
@@ -104,12 +111,12 @@ def _more(card: Mapping[str, Any]) -> Iterable[Part]:
                 f"{line['intercept']:+.3f} is added; 'abaton model predict' does that."
             )
         rows = [
-            {"predicted": f"{each['predicted']:.3f}", "happened": _interval(each["happened"])}
+            {"predicted": f"{each['predicted']:.3f}", "happened": said(each["happened"])}
             for each in calibration["points"]
         ]
         yield Part("Calibration", words, columns=["predicted", "happened"], rows=rows)
     if card["goes_by"]:
-        rows = [{"input": each["input"], "worse by": _interval(each["loses"])} for each in card["goes_by"]]
+        rows = [{"input": each["input"], "worse by": said(each["loses"])} for each in card["goes_by"]]
         words = (
             "How much worse it is if an input is shuffled among people; in brackets the least and the most."
         )
@@ -120,7 +127,7 @@ def _more(card: Mapping[str, Any]) -> Iterable[Part]:
                 "site": each["site"],
                 "model": each["model"],
                 "people": each["subjects"],
-                "better than the site's own by": _interval(each["gain"]),
+                "better than the site's own by": said(each["gain"]),
             }
             for each in card["personal"]
             if each["model"] != "own"
@@ -136,71 +143,26 @@ def card_markdown(card: Mapping[str, Any]) -> str:
         made.append(f"## {part.heading}")
         if part.words:
             made.append(part.words)
-        if part.facts:
-            made.append("\n".join(f"- **{name}**: {_plain(v)}" for name, v in part.facts.items() if v))
+        if part.known:
+            made.append("\n".join(f"- **{name}**: {_plain(value)}" for name, value in part.known.items()))
         if part.points:
             made.append("\n".join(f"- {_plain(each)}" for each in part.points))
         if part.columns:
             lines = ["| " + " | ".join(part.columns) + " |", "|" + "---|" * len(part.columns)]
-            lines += [
-                "| " + " | ".join(_plain(row.get(name, "–")) for name in part.columns) + " |"
-                for row in part.rows
-            ]
+            lines += ["| " + " | ".join(map(_plain, row)) + " |" for row in part.cells]
             made.append("\n".join(lines))
     return "\n\n".join(made) + "\n"
 
 
 def card_page(card: Mapping[str, Any]) -> str:
     """A model card as one HTML page."""
-    title = f"{card['title']}: model card"
-    body = "".join(_section(part) for part in card_parts(card))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>\n"
-    )
-
-
-def _section(part: Part) -> str:
-    made = f"<section><h2>{escape(part.heading)}</h2>"
-    if part.words:
-        made += f"<p>{escape(part.words)}</p>"
-    if part.facts:
-        pairs = (
-            f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
-            for name, value in part.facts.items()
-            if value
-        )
-        made += f"<dl>{''.join(pairs)}</dl>"
-    if part.points:
-        made += f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in part.points)}</ul>"
-    if part.columns:
-        heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in part.columns)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(str(row.get(name, '–')))}</td>" for name in part.columns) + "</tr>"
-            for row in part.rows
-        )
-        made += (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(part.heading)}">'
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
-    return made + "</section>"
+    return page("card.html", title=f"{card['title']}: model card", card=card, sections=card_parts(card))
 
 
 def _anonymity(told: Mapping[str, Any] | None) -> str:
     if not told:
         return "not asked for"
     return f"{told['k']} people, by {', '.join(told['columns'])}"
-
-
-def _interval(measure: Mapping[str, Any] | None) -> str:
-    if not measure or measure.get("value") is None:
-        return "–"
-    said = f"{measure['value']:.3f}"
-    low, high = measure.get("low"), measure.get("high")
-    return said if low is None or high is None else f"{said} ({low:.3f} to {high:.3f})"
 
 
 def _plain(value: Any) -> str:
