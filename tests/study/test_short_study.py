@@ -177,7 +177,10 @@ def test_errors_name_the_short_line_and_the_remedy(line, what, remedy):
     [
         ('a = { icd10 = "I50*", within = "P1Y" }', "", "outcome.a: an event is counted from an index date"),
         ('a = { icd10 = "I50*", within = "P1Y" }', "[index]\nview = 'visits'", "dates are cut to their year"),
-        ('a = { icd10 = "I50*", follow_up = "visits" }', "", "outcome.a: 'follow_up' belongs to 'within'"),
+        ('a = { icd10 = "I50*", follow_up = "visits" }', "", "outcome.a: 'follow_up' belongs to 'within' or 'up_to'"),
+        ('a = { icd10 = "I50*", up_to = "P5Y" }', "", "outcome.a: an event is counted from an index date"),
+        ('a = { icd10 = "I50*", up_to = "P5Y" }', "[index]\nview = 'visits'", "dates are cut to their year"),
+        ('a = { icd10 = "I50*", up_to = "P5Y", within = "P1Y" }', "", "the outcome is told in two ways"),
         ('a = { loinc = "8480-6", above = 140 }', "", "outcome.a: 'above' has no unit"),
         ('a = { icd10 = "I50*" }\nb = { icd10 = "I21*" }', "", "outcome.b: a study learns one outcome"),
         ('a = { icd10 = "I50*" }', "[features.label]\nkind = 'any'", "outcome: [outcome] and [features.label] say"),
@@ -203,6 +206,66 @@ def test_every_kind_of_outcome(outcome, kind, classes):
     study = study_from_toml(with_inputs('drug = { atc = "C03*" }', outcome=outcome))
     assert (study.features.label.kind, study.features.label.names) == (kind, classes)
     assert study_from_toml(write_toml(study)).hash == study.hash
+
+
+def timed(outcome: str, **learning: str) -> str:
+    """The study of the four hospitals, with a time as its outcome."""
+    lines = study_text().splitlines()
+    lines[2] = f"outcome.heart_failure = {outcome}"
+    text = "\n".join(lines).replace(
+        'evaluation.metrics = ["auroc", "auprc", "calibration", "sensitivity"]\n', ""
+    )
+    keys = "".join(f"{key} = {value}\n" for key, value in {"task": '"time"', **learning}.items())
+    return text.replace("[learning]\n", f"[learning]\n{keys}")
+
+
+def test_a_time_is_one_line_and_says_how_long_people_are_watched():
+    study = study_from_toml(timed('{ icd10 = "I50*", up_to = "P5Y" }'))
+    label = study.features.label
+    assert (label.kind, label.window, label.days, label.names) == (Outcome.TIME, "P5Y", 1826, ())
+    assert (label.follow_up.view, label.death.view, label.death.when) == ("visits", "deaths", "date")
+    patient = next(need for need in study.data if need.type == "Patient" and "deceased" in need.elements)
+    assert patient.function.value == "element"
+    assert study.learning.metrics == ("concordance",)
+    assert study.learning.rules(3).validation.measure == "likelihood"
+    model = study.learning.model(features=4, classes=0)
+    assert [tensor.shape for tensor in model.layout] == [(1, 4), (10,)]
+    longer = study_from_toml(timed('{ icd10 = "I50*", up_to = "P5Y" }', intervals="20", network='"mlp(4)"'))
+    assert [*longer.learning.model(features=4, classes=0).layout][-1].shape == (20,)
+    for form in (write_toml(study), json.dumps(write_bundle(study))):
+        again = study_from_toml(form) if form[0] != "{" else study_from_json(form)
+        assert again.hash == study.hash
+    derived = read_toml(timed('{ icd10 = "I50*", up_to = "P5Y" }'), "study.toml").derived
+    told = next(line.words for line in derived if line.words.startswith("label"))
+    assert told.endswith(
+        "time of diagnoses up to P5Y where code is [icd10 I50*] watched by visits and no longer than deaths say"
+    )
+    dying = study_from_toml(
+        timed('{ patient = "death", up_to = "P5Y", follow_up = { atc = "C03*" } }')
+    ).features.label
+    assert (dying.view, dying.death, dying.follow_up.view) == ("deaths", None, "medicines")
+
+
+@pytest.mark.parametrize(
+    ("learning", "what"),
+    [
+        ({"task": '"classes"'}, "the task 'classes' does not fit a label of kind 'time'"),
+        ({"evaluation.metrics": '["auroc"]'}, "'auroc' stands twice or does not judge the task 'time'"),
+        ({"network": '"SGDClassifier"'}, "SGDClassifier does not learn times"),
+        ({"network": '"linear"'}, "'linear' does not fit the task 'time'"),
+        ({"personalise": '["recalibrate"]'}, "a model of times cannot be made a site's own yet"),
+        ({"policy": '{ name = "AsyncDVW(na)", measure = "mcc" }'}, "the measure 'mcc' does not judge the task 'time'"),
+        ({"intervals": "1"}, "intervals"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_times_is_refused(learning, what):
+    found = problems(timed('{ icd10 = "I50*", up_to = "P5Y" }', **learning))
+    assert any(what in each for each in found), found
+
+
+def test_intervals_belong_to_times():
+    found = problems(study_text().replace("[learning]\n", "[learning]\nintervals = 5\n"))
+    assert any("the task 'classes' has no intervals" in each for each in found), found
 
 
 def test_both_forms_mix_and_what_is_written_out_is_kept():

@@ -3,7 +3,8 @@
 An evaluator sends sums that can be added over all evaluators, never an example. For classes: how many of each class
 were right, how many there were, and how often each class was predicted (three numbers a class: the diagonal and the
 margins of the confusion matrix, which is all that the measures here need), and the sum of their losses. For values: how
-many, the sum of squared errors, the sum of the values and of their squares.
+many, the sum of squared errors, the sum of the values and of their squares. For times until something happens: how
+many, and the sum of their losses, which are minus the logarithm of the chance that a model gave to what was seen.
 
 By the same losses a `driven` learning rate comes down when the distributed validation loss does not (Metis, future
 work). A round's loss is the mean over all models that evaluators scored; in asynchronous pacing so many commits as
@@ -95,16 +96,26 @@ def r_squared(counts: Counts) -> float:
     return max(0.0, 1.0 - squared_errors / spread) if spread > 0 else 0.0
 
 
+def likelihood(counts: Counts) -> float:
+    """For times: the chance that a model gave to what was seen of a person, by the mean of its logarithm.
+
+    >>> likelihood((2, 0.0)), likelihood((0, 0.0))
+    (1.0, 0.0)
+    """
+    number, loss = counts
+    return math.exp(-loss / number) if number else 0.0
+
+
 def losses(counts: Counts) -> tuple[float, float]:
     """On how many examples evaluators found which summed loss; 0 examples if they did not say.
 
     >>> losses((1, 1, 2, 1, 1, 2, 0.9)), losses((4, 2.0, 8.0, 18.0)), losses((1, 1, 2, 1, 1, 2))
     ((3.0, 0.9), (4.0, 2.0), (0.0, 0.0))
     """
+    if len(counts) in (len(VALUE_SUMS), len(TIME_SUMS)):
+        return float(counts[0]), float(counts[1])
     if len(counts) % 3 != 1:
         return 0.0, 0.0
-    if len(counts) == len(VALUE_SUMS):
-        return float(counts[0]), float(counts[1])
     return float(sum(_parts(counts)[1])), float(counts[-1])
 
 
@@ -116,7 +127,8 @@ def total(counts: Counts) -> float:
     """
     if not counts:
         return 0
-    return counts[0] if len(counts) == len(VALUE_SUMS) else sum(_parts(counts)[1])
+    summed = len(counts) in (len(VALUE_SUMS), len(TIME_SUMS))
+    return counts[0] if summed else sum(_parts(counts)[1])
 
 
 def sound(counts: Counts, declared: Counts = ()) -> bool:
@@ -131,6 +143,8 @@ def sound(counts: Counts, declared: Counts = ()) -> bool:
         return True
     if len(counts) == len(VALUE_SUMS):
         return _sound_sums(counts)
+    if len(counts) == len(TIME_SUMS):
+        return _whole(counts[0]) and 0 <= counts[1] < math.inf
     classes, rest = divmod(len(counts), 3)
     if classes < 2 or rest > 1 or not all(map(_whole, counts[: 3 * classes])):
         return False
@@ -183,6 +197,8 @@ _EXACT = 2**53
 _SAY = 2  # how many times all the others together one evaluator may count
 VALUE_SUMS = ("number", "squared errors", "sum", "sum of squares")
 VALUE_MEASURES = ("closeness", "r_squared")
+TIME_SUMS = ("number", "losses")
+TIME_MEASURES = ("likelihood",)
 
 MEASURES: Mapping[str, Callable[[Counts], float]] = {
     "micro_f1": micro_f1,
@@ -192,7 +208,17 @@ MEASURES: Mapping[str, Callable[[Counts], float]] = {
     "mcc": mcc,
     "closeness": closeness,
     "r_squared": r_squared,
+    "likelihood": likelihood,
 }
+
+
+def task_of(measure: str) -> str:
+    """What a measure judges: `classes`, a `value`, or the `time` until something happens.
+
+    >>> task_of("mcc"), task_of("closeness"), task_of("likelihood")
+    ('classes', 'value', 'time')
+    """
+    return "value" if measure in VALUE_MEASURES else "time" if measure in TIME_MEASURES else "classes"
 
 
 def _parts(counts: Counts) -> tuple[Counts, Counts, Counts]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Literal, Protocol
 
-from abaton.control.score import MEASURES, VALUE_MEASURES
+from abaton.control.score import MEASURES, task_of
 from abaton.control.state import Contribution
 from abaton.errors import SettingsError
 
@@ -74,7 +74,7 @@ class ByValidation(Weighting):
             raise SettingsError(
                 f"choice is '{self.choice}'", where="weighting", remedy="use 'lot' or 'labels'"
             )
-        if self.choice == "labels" and (self.evaluators is None or self.measure in VALUE_MEASURES):
+        if self.choice == "labels" and (self.evaluators is None or task_of(self.measure) != "classes"):
             raise SettingsError(
                 "choice is 'labels', but there is nothing to choose by",
                 where="weighting",

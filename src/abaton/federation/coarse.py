@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.control.messages import Counts
-from abaton.control.score import VALUE_SUMS
+from abaton.control.score import TIME_SUMS, VALUE_SUMS
 
 _DIGITS = 2  # of losses and of sums of errors
 
@@ -53,7 +53,7 @@ def coarse_score(score: Sequence[float], floor: int, *, loss: bool) -> Counts:
     """
     if not score:
         return ()
-    if len(score) == len(VALUE_SUMS):
+    if len(score) in (len(VALUE_SUMS), len(TIME_SUMS)):
         return (score[0], *(rounded(each) for each in score[1:])) if score[0] >= floor else ()
     classes, more = divmod(len(score), 3)
     right, actual = ([int(n) for n in score[i * classes : (i + 1) * classes]] for i in range(2))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from abaton.federation.judging import (
     EVERYBODY,
+    Counted,
     Judged,
     Subset,
     Told,
@@ -28,7 +29,8 @@ from abaton.federation.judging import (
 from abaton.federation.learners import examples
 from abaton.federation.members import Member
 from abaton.learning import Examples, Model
-from abaton.learning.clinical import ScoreCounts, auroc, net_benefit, together
+from abaton.learning.clinical import auroc, net_benefit, together
+from abaton.learning.times import PairSums, add_pairs, judge_pairs
 from abaton.learning.values import ValueSums, add_errors
 from abaton.records.features import Column
 from abaton.study import Explanation
@@ -37,8 +39,6 @@ from abaton.vectors import Vector
 _REACH = 2.0  # how many deviations from the mean a curve goes
 _DIGITS = 4  # of a mean prediction: more would tell nothing but who was asked
 _THRESHOLDS = np.linspace(0.01, 0.99, 99)
-
-Counted = Sequence[ScoreCounts] | ValueSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def explanation_of(
     classes, scale = use["classes"], use["scale"]
     told = {name: each for name, each in sites.items() if isinstance(each, SiteExplained)}
     return {
-        "measure": "auroc" if classes else "rmse",
+        "measure": _measure(told, classes),
         "questions": questions_of(asked, columns),
         "sites": list(told),
         "left_out": {name: each for name, each in sites.items() if isinstance(each, str)},
@@ -212,6 +212,12 @@ def explanation_of(
         ],
         **(_curves(told, floor) if len(classes) == 2 else {"calibration": [], "decision": []}),
     }
+
+
+def _measure(told: Mapping[str, SiteExplained], classes: Sequence[str]) -> str:
+    """By which measure it is told how much worse a model is without an input."""
+    timed = any(isinstance(what, PairSums) for each in told.values() for what in each.told.values())
+    return "auroc" if classes else "concordance" if timed else "rmse"
 
 
 def _importance(told: Mapping[str, SiteExplained], floor: int) -> Iterator[dict[str, Any]]:
@@ -237,12 +243,16 @@ def _importance(told: Mapping[str, SiteExplained], floor: int) -> Iterator[dict[
 
 
 def _good(parts: Sequence[Counted], floor: int) -> float | None:
-    """How good a model is, the more the better: its AUROC (over cases the mean), or its error with a minus."""
+    """How good a model is, the more the better: its AUROC (the mean over cases) or concordance, or minus its error."""
+    pairs = [part for part in parts if isinstance(part, PairSums)]
+    if pairs:
+        all_pairs = add_pairs(pairs)
+        return judge_pairs(all_pairs)["concordance"].value if all_pairs.pairs else None
     sums = [part for part in parts if isinstance(part, ValueSums)]
     if sums:
         both = add_errors(sums)
         return -float(np.sqrt(both.squared / both.subjects)) if both.subjects >= floor else None
-    counts = [part for each in parts if not isinstance(part := spread_out(each), ValueSums)]
+    counts = [part for each in parts if not isinstance(part := spread_out(each), ValueSums | PairSums)]
     joined = [together(part[i] for part in counts) for i in range(len(counts[0]))]
     if not all(enough(each, floor) for each in joined):
         return None
@@ -285,7 +295,9 @@ def _curves(told: Mapping[str, SiteExplained], floor: int) -> dict[str, list[dic
     subsets = dict.fromkeys(subset for each in told.values() for subset in each.told)
     for subset in sorted(subsets, key=lambda each: ({"all": 0, "site": 1}.get(each.of, 2), each.name)):
         parts = [part for each in told.values() if (part := each.told.get(subset)) is not None]
-        counts = together(part[0] for each in parts if not isinstance(part := spread_out(each), ValueSums))
+        counts = together(
+            part[0] for each in parts if not isinstance(part := spread_out(each), ValueSums | PairSums)
+        )
         if not enough(counts, floor):
             continue
         about = {"subset": subset.name, "of": subset.of, "sites": len(parts), "subjects": counts.subjects}

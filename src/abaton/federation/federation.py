@@ -24,7 +24,7 @@ import numpy as np
 
 from abaton.codecs import Codec, Pipeline, chain, downlink_of, parse
 from abaton.control import Rules
-from abaton.control.score import MEASURES, VALUE_MEASURES
+from abaton.control.score import MEASURES, task_of
 from abaton.engines import EVERY, MEMORY, Outcome, Running, forget, live, status_of
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import Refused, SettingsError
@@ -35,7 +35,7 @@ from abaton.federation.holdings import Holding, Making, Participant, holding, pr
 from abaton.federation.run import Run
 from abaton.federation.shapes import check_readable, shape_of
 from abaton.learning import Examples, Learner, Model
-from abaton.learning.metrics import measures
+from abaton.learning.metrics import is_timed, measures
 from abaton.parts import missing
 from abaton.software import versions
 from abaton.store import Journal, Keep, RunRow, Store, default_folder, model_digest
@@ -383,11 +383,13 @@ def _check_holding(rules: Rules, name: str, site: Holding) -> None:
             remedy="set some examples aside (lab.stratified), leave it out, or weigh by examples",
         )
     measure = rules.validation.measure if rules.validation else None
-    if measure is not None and (y.dtype.kind == "f") != (measure in VALUE_MEASURES):
-        kind, others = ("values", VALUE_MEASURES) if y.dtype.kind == "f" else ("classes", MEASURES)
-        fitting = [m for m in others if kind == "values" or m not in VALUE_MEASURES]
+    task, words = ("value", "values") if y.dtype.kind == "f" else ("classes", "classes")
+    if is_timed(y):
+        task, words = "time", "times"
+    if measure is not None and task_of(measure) != task:
+        fitting = [name for name in MEASURES if task_of(name) == task]
         raise SettingsError(
-            f"weighting.measure is '{measure}', but the labels are {kind}",
+            f"weighting.measure is '{measure}', but the labels are {words}",
             where=where,
             remedy=f"use one of {', '.join(fitting)}",
         )
@@ -396,7 +398,7 @@ def _check_holding(rules: Rules, name: str, site: Holding) -> None:
 def _check_labels(where: str, part: Examples) -> None:
     """A column of labels would be compared with every prediction; windows of a text have a row of classes each."""
     y = np.asarray(part.y)
-    if y.ndim != 1 and (y.dtype.kind == "f" or y.shape[1:] == (1,)):
+    if y.ndim != 1 and (y.dtype.kind == "f" or y.shape[1:] == (1,)) and not is_timed(y):
         raise SettingsError(
             f"the labels have the shape {y.shape}",
             where=where,

@@ -20,7 +20,9 @@ from abaton.federation.judging import Judged, case_classes, measure_names
 from abaton.federation.learners import Rows, examples, some
 from abaton.federation.members import Member
 from abaton.learning import Model
+from abaton.learning.metrics import is_timed
 from abaton.learning.pairing import Pair, chance_statistic, compare_pair, value_statistic
+from abaton.learning.times import compare_times
 from abaton.study import Learning
 from abaton.vectors import Vector
 
@@ -69,13 +71,18 @@ def site_gain(
     test = examples(some(member.test, mine))
     rows = Rows(*(_inside(part, inside) for part in (member.rows.train, member.rows.validation)))
     classes = federation.classes
-    sizes = np.bincount(test.y, minlength=len(classes)) if classes else np.array([len(test.y)])
+    timed = is_timed(test.y)
+    events = test.y[:, 1].astype(np.int64) if timed else test.y
+    least = 2 if timed else len(classes)
+    sizes = np.bincount(events, minlength=least) if classes or timed else np.array([len(test.y)])
     if sizes.min() < member.floor or len(rows.train.subjects) < member.floor:
         return None
     training = _within(learning.rules(2).training, member)
     own = train_alone(model, rows, training, settings.epochs, settings.seed)
     name, level = measure_names(learning)[0], learning.evaluation.confidence
-    asked = [model.score(vector, test).predictions for vector in (own, community)]
+    asked = tuple(model.score(vector, test).predictions for vector in (own, community))
+    if timed:
+        return compare_times(asked, test.y, level=level)
     if classes:
         cases = case_classes(classes)
         at = learning.evaluation.specificity

@@ -1,7 +1,8 @@
 """How well models do on subjects that nobody trained on: sites count, the counts are added, the sum is judged.
 
-A site tells counts of cases and of controls in bins of the predicted chance, or sums of errors; never a subject's
-score: those of each kind are put together with their neighbours, at least as many as the smallest count at a time. It
+A site tells counts of cases and of controls in bins of the predicted chance, sums of errors, or counts of pairs of its
+people; never a subject's score: those of each kind are put together with their neighbours, at least as many as the
+smallest count at a time. It
 tells nothing of fewer subjects than its smallest count, and nothing by an input of which one group is that small,
 since that group would be what is missing from the rest.
 """
@@ -22,6 +23,8 @@ from abaton.federation.learners import examples
 from abaton.federation.members import Member, Members
 from abaton.learning import Learner, Model
 from abaton.learning.clinical import BINS, Estimate, ScoreCounts, count_scores, judge, recalibration, together
+from abaton.learning.metrics import is_timed
+from abaton.learning.times import PairSums, add_pairs, judge_pairs, sum_pairs
 from abaton.learning.values import ValueSums, add_errors, judge_sums, sum_errors
 from abaton.study import Learning
 from abaton.vectors import Vector
@@ -43,8 +46,11 @@ class Subset:
     of: str
 
 
-Told = Mapping[Subset, "Sequence[ScoreCounts] | ValueSums"]
-"""What a site tells of a model: for each subset counts for each class (one against the rest), or sums of errors."""
+Counted = Sequence[ScoreCounts] | ValueSums | PairSums
+"""Counts for each class (one against the rest), sums of errors of values, or pairs of times."""
+
+Told = Mapping[Subset, Counted]
+"""What a site tells of a model, for each subset."""
 
 
 class Judged(Protocol):
@@ -52,7 +58,7 @@ class Judged(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; none for values."""
+        """The names of the classes; none for values and times."""
 
     @property
     def label(self) -> tuple[float, float]:
@@ -79,7 +85,7 @@ def site_counts(
         return {}
     data = examples(member.test)
     predicted = model.score(vector, data, local).predictions
-    made: dict[Subset, Sequence[ScoreCounts] | ValueSums] = {}
+    made: dict[Subset, Counted] = {}
     for subset, rows in subsets_of(member, mine):
         made[subset] = counted(predicted[rows], data.y[rows], federation, member.floor)
     return made
@@ -96,10 +102,10 @@ def subsets_of(member: Member, mine: NDArray[np.bool_]) -> list[tuple[Subset, ND
     return made
 
 
-def counted(
-    predicted: NDArray[Any], actual: NDArray[Any], federation: Judged, floor: int
-) -> list[ScoreCounts] | ValueSums:
-    """What a site tells of some subjects: counts of their predicted chances, or sums of errors."""
+def counted(predicted: NDArray[Any], actual: NDArray[Any], federation: Judged, floor: int) -> Counted:
+    """What a site tells of some subjects: counts of their predicted chances, sums of errors, or pairs of times."""
+    if is_timed(actual):
+        return sum_pairs(predicted, actual, floor)
     if not federation.classes:
         mean, deviation = federation.label
         values = np.asarray(actual, np.float64) * deviation + mean
@@ -187,15 +193,15 @@ def judge_counts(
                     }
                 )  # fmt: skip
             if subset.of == "all" and len(classes) == 2:
-                both = together(part[0] for part in parts if not isinstance(part, ValueSums))
+                both = together(part[0] for part in parts if not isinstance(part, ValueSums | PairSums))
                 curves[name] = _curves(both, floor, learning.metrics)
                 lines_of[name] = list(recalibration(both) if enough(both, floor) else (0.0, 1.0))
     return {"lines": lines, "curves": curves, "recalibration": lines_of, "smallest_count": floor}
 
 
-def spread_out(told: Sequence[ScoreCounts] | ValueSums) -> Sequence[ScoreCounts] | ValueSums:
+def spread_out(told: Counted) -> Counted:
     """What a site told of groups, as of the single subjects that they stand for."""
-    if isinstance(told, ValueSums):
+    if isinstance(told, ValueSums | PairSums):
         return told
     return [
         ScoreCounts(each.scores, spread(each.cases, each.controls), spread(each.controls, each.cases))
@@ -210,7 +216,7 @@ def _order(subset: Subset) -> tuple[int, str]:
 def judged(
     learning: Learning,
     classes: Sequence[str],
-    parts: Sequence[Sequence[ScoreCounts] | ValueSums],
+    parts: Sequence[Counted],
     floor: int,
     drawn: tuple[int, int],
 ) -> list[tuple[str, dict[str, Any] | None, str]]:
@@ -224,7 +230,13 @@ def judged(
         both = add_errors(sums)
         measures = _plain(judge_sums(both, level=how.confidence), names) if both.subjects >= floor else None
         return [("", measures, _number(both.subjects, floor))]
-    told = [part for part in parts if not isinstance(part, ValueSums)]
+    pairs = [part for part in parts if isinstance(part, PairSums)]
+    if pairs:
+        all_pairs = add_pairs(pairs)
+        few = min(all_pairs.events, all_pairs.subjects - all_pairs.events) < floor
+        measures = None if few else _plain(judge_pairs(all_pairs, level=how.confidence), names)
+        return [("", measures, _number(all_pairs.subjects, floor))]
+    told = [part for part in parts if not isinstance(part, ValueSums | PairSums)]
     made: list[tuple[str, dict[str, Any] | None, str]] = []
     for i in range(len(told[0])):
         counts = together(part[i] for part in told)

@@ -180,7 +180,7 @@ def federate(
     told_by = tell or (lambda each: sums(learning, each))
     scale = scale_of(learning, [told_by(each) for each in dealt]) if kept is None else kept.scale
     deals = {each.reading.name: each.entries() for each in dealt} if kept is None else kept.deals
-    members = tuple(member(learning, each, scale, deals[each.reading.name]) for each in dealt)
+    members = tuple(member(study, each, scale, deals[each.reading.name]) for each in dealt)
     first = dealt[0].table
     prepared = Prepared(choice, scale, deals)
     return Members(members, left_out, first.columns, first.classes, prepared, anonymity, told)
@@ -230,6 +230,8 @@ def deal(study: Study, reading: Reading, table: Table, seed: int) -> Dealt:
         raise Refused(ONE_CLASS)
     rng = np.random.default_rng([seed, zlib.crc32(reading.name.encode())])
     labels = table.y if table.classes else np.zeros(len(table), np.int64)
+    if table.timed:
+        labels = table.y[:, 1].astype(np.int64)
     places = np.arange(len(table), dtype=np.int64)
     rest, test = stratified(labels, places, rng=rng, share=learning.evaluation.test, learner=reading.name)
     train, held = stratified(labels, rest, rng=rng, share=learning.validation, learner=reading.name)
@@ -242,28 +244,33 @@ def deal(study: Study, reading: Reading, table: Table, seed: int) -> Dealt:
 
 
 def sums(learning: Learning, dealt: Dealt) -> Sums:
-    """What a site tells for scaling; of classes nothing has to be told.
+    """What a site tells for scaling; of classes and times nothing has to be told.
 
     Raises:
         Refused: So few subjects are left that nothing may be told of them.
     """
     y = dealt.seen.y
-    label = Moments() if learning.task == "classes" else Moments(len(y), float(y.sum()), float(np.dot(y, y)))
+    label = Moments() if learning.task != "value" else Moments(len(y), float(y.sum()), float(np.dot(y, y)))
     return Sums(statistics(dealt.seen), label)
 
 
 def scale_of(learning: Learning, told: Sequence[Sums]) -> Scale:
-    """What all scale by; classes are not scaled."""
+    """What all scale by; classes and times are not scaled by what sites tell."""
     shared = pooled(each.columns for each in told)
-    if learning.task == "classes":
+    if learning.task != "value":
         return Scale(shared, (0.0, 1.0))
     both = pooled(Statistics({"label": each.label}) for each in told).of["label"]
     return Scale(shared, (both.mean, both.deviation))
 
 
-def member(learning: Learning, each: Dealt, scale: Scale, deal: Sequence[Entry]) -> Member:
+def member(study: Study, each: Dealt, scale: Scale, deal: Sequence[Entry]) -> Member:
     """A site that takes part, with its rows scaled, and what its rows were when the run was begun."""
+    assert study.learning is not None
+    assert study.features is not None
+    learning, days = study.learning, study.features.label.days
     made, label = scaled(each.table, scale.columns), scale.label
+    if learning.task == "time" and days:
+        made = replace(made, y=(each.table.y / (days, 1)).astype(np.float32))  # shares of the follow-up
     if learning.task == "value":
         made = replace(made, y=((each.table.y - label[0]) / label[1]).astype(np.float32))
     told = {g.input: groups(each.table, g.input, g.bands) for g in learning.evaluation.groups}

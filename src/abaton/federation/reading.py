@@ -150,7 +150,8 @@ def _problem(report: Report, remarks: Sequence[str]) -> str:
 def ordered(table: Table) -> Table:
     """The rows in an order that depends on their content alone, not on the keys that pseudonyms are made with."""
     known = np.where(np.isnan(table.x), -np.inf, table.x)
-    places = np.lexsort((*known.T[::-1], table.y)) if len(table) else np.arange(0)
+    labels = table.y.T[::-1] if table.timed else [table.y]
+    places = np.lexsort((*known.T[::-1], *labels)) if len(table) else np.arange(0)
     names = tuple(table.subjects[i] for i in places)
     return replace(table, x=table.x[places], y=table.y[places], subjects=names)
 

@@ -119,7 +119,7 @@ class Run:
         return ready(self.vector())
 
     def predict(self, x: Any) -> NDArray[Any]:
-        """Chances of each class, or values, for new rows.
+        """Chances of each class, values, or chances that it happens within the follow-up, for new rows.
 
         Args:
             x: Rows as an array; for a study its columns as they were before scaling and before people were hidden

@@ -19,7 +19,7 @@ from abaton.learning.pool import Job
 if TYPE_CHECKING:
     from abaton.learning.sklearn_model import SklearnModel
     from abaton.learning.torch_model import TorchModel
-    from abaton.learning.zoo import cifar10_cnn, logistic, mlp, resnet50, shakespeare, sstc_cnn
+    from abaton.learning.zoo import cifar10_cnn, logistic, mlp, resnet50, shakespeare, sstc_cnn, time_to_event
 
 __all__ = [
     "AdmitsAll",
@@ -48,6 +48,7 @@ __all__ = [
     "resnet50",
     "shakespeare",
     "sstc_cnn",
+    "time_to_event",
     "train_model",
 ]
 
@@ -55,7 +56,8 @@ _HEAVY = {
     "SklearnModel": "abaton.learning.sklearn_model",
     "TorchModel": "abaton.learning.torch_model",
     **dict.fromkeys(
-        ("cifar10_cnn", "logistic", "mlp", "resnet50", "shakespeare", "sstc_cnn"), "abaton.learning.zoo"
+        ("cifar10_cnn", "logistic", "mlp", "resnet50", "shakespeare", "sstc_cnn", "time_to_event"),
+        "abaton.learning.zoo",
     ),
 }
 

@@ -25,17 +25,29 @@ def label_counts(labels: NDArray[Any]) -> Counts:
     return tuple(int(n) for n in np.bincount(labels.reshape(-1)))
 
 
+def is_timed(labels: NDArray[Any]) -> bool:
+    """Whether labels are times: two columns, when, and whether it happened then.
+
+    >>> is_timed(np.array([[0.5, 1.0]])), is_timed(np.array([0.5])), is_timed(np.array([[1, 2]]))
+    (True, False, False)
+    """
+    return labels.ndim == 2 and labels.shape[1] == 2 and labels.dtype.kind == "f"
+
+
 def count(predictions: NDArray[Any], labels: NDArray[Any], loss: float | None = None) -> Counts:
-    """What an evaluator sends: counts for each class, or error sums for values (see `control.score`).
+    """What an evaluator sends: counts for each class, sums of errors of values or of losses (see `control.score`).
 
     Args:
-        predictions: chances of each class, or values.
+        predictions: chances of each class, values, or chances that it happens in time.
         labels: what is true.
-        loss: the mean loss; if given, the counts for classes end with its sum (those for values hold it anyway).
+        loss: the mean loss; if given, the counts for classes end with its sum (those for values hold it anyway, those
+            for times are little else).
 
     >>> count(np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), np.array([0, 1, 1]), loss=0.5)
     (1, 1, 1, 2, 2, 1, 1.5)
     """
+    if is_timed(labels):
+        return len(labels), float(len(labels) * (loss or 0.0) if abs(loss or 0.0) < _MOST else _MOST)
     if predictions.ndim == 1:
         wrong, values = predictions - labels, labels.astype(np.float64)
         sums = (len(labels), np.dot(wrong, wrong), values.sum(), np.dot(values, values))
@@ -68,10 +80,14 @@ def accuracy(chances: NDArray[Any], labels: NDArray[Any]) -> float:
 def measures(score: Score, labels: NDArray[Any]) -> dict[str, float]:
     """How good predictions are: loss, and accuracy and AUROC of classes, or the root mean square error of values.
 
+    Of times until something happens the loss alone: pairs of people are counted where people are told apart.
+
     >>> measures(Score(0.5, np.array([[0.9, 0.1], [0.4, 0.6]])), np.array([0, 1]))
     {'loss': 0.5, 'accuracy': 1.0, 'auroc': 1.0}
     """
     said = score.predictions
+    if is_timed(labels):
+        return {"loss": score.loss}
     if said.ndim == 1:
         return {"loss": score.loss, "rmse": float(np.sqrt(np.mean((said - labels) ** 2)))}
     made = {"loss": score.loss, "accuracy": accuracy(said, labels)}

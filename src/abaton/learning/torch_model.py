@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from abaton.control.messages import TrainSettings
 from abaton.errors import SettingsError
 from abaton.learning.code import own_code
 from abaton.learning.dense import dense_network
+from abaton.learning.hazards import event_chance, hazard_loss
 from abaton.learning.model import Examples, Lesson, Model, Score, Trained, Way, require_examples
 from abaton.learning.shuffle import Order, epoch_order, stretches
 from abaton.learning.solvers import Solver, rate
 from abaton.learning.threads import one_thread
 from abaton.vectors import Layout, Role, Tensor, Vector
 
-Task = Literal["classes", "value"]
+Task = Literal["classes", "value", "time"]
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -46,8 +47,9 @@ class TorchModel(Model):
     """Any module made by a factory, laid over a flat vector.
 
     The factory is called once for each working copy; all random numbers of its initial weights come from `initial`'s
-    seed. Targets: `classes` for labels 0, 1, …; `value` for a regression. A module made only of dense layers is trained
-    by compiled loops (`dense_network`), any other, or every one if `compiled` is false, by PyTorch's own gradients.
+    seed. Targets: `classes` for labels 0, 1, …; `value` for a regression; `time` for how long it takes until something
+    happens (`learning.hazards`). A module made only of dense layers is trained by compiled loops (`dense_network`), any
+    other, one that learns times, or every one if `compiled` is false, by PyTorch's own gradients.
 
     >>> model = TorchModel(lambda: nn.Linear(4, 2))
     >>> [(t.name, t.shape, str(t.role)) for t in model.layout]
@@ -57,8 +59,10 @@ class TorchModel(Model):
     def __init__(
         self, factory: Callable[[], nn.Module], *, task: Task = "classes", compiled: bool = True
     ) -> None:
-        if task not in ("classes", "value"):
-            raise SettingsError(f"the task is '{task}'", where="model", remedy="use 'classes' or 'value'")
+        if task not in get_args(Task):
+            raise SettingsError(
+                f"the task is '{task}'", where="model", remedy="use 'classes', 'value' or 'time'"
+            )
         self.factory, self.task, self._compiled = factory, task, compiled
         self._module = factory()
         self._own = own_code(self._module.modules(), settings=True)  # now: a module may count what it does
@@ -70,7 +74,8 @@ class TorchModel(Model):
             )
         self.layout = layout_of(self._module)
         self._flat = torch.zeros(self.layout.size)
-        self.dense = dense_network(self._module, self.layout, classes=task == "classes") if compiled else None
+        loops = compiled and task != "time"
+        self.dense = dense_network(self._module, self.layout, classes=task == "classes") if loops else None
         self._fresh_local = {name: b.detach().clone() for name, b in self._module.named_buffers()}
         # Convolutions run about a third faster with channels last on a processor; outside, the vector's order stays.
         images = [m.weight for m in self._module.modules() if isinstance(m, nn.Conv2d)]
@@ -182,13 +187,18 @@ class TorchModel(Model):
         return {name: local[name] for name in self._fresh_local if name in local}
 
     def score(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None = None) -> Score:
-        """Probabilities per class (or predicted values) and the mean loss."""
+        """Probabilities per class (or predicted values, or chances that it happens in time) and the mean loss."""
         require_examples(data)
         with one_thread, torch.inference_mode():
             output = self._outputs(vector, data, local)
             loss = float(self._loss(output, self._targets(data)))
-            said = output.softmax(1) if self.task == "classes" else output.reshape(len(data))
+            said = self._said(output)
         return Score(loss, said.numpy())
+
+    def _said(self, output: torch.Tensor) -> torch.Tensor:
+        if self.task == "time":
+            return event_chance(output)
+        return output.softmax(1) if self.task == "classes" else output.reshape(len(output))
 
     def _outputs(self, vector: Vector, data: Examples, local: Mapping[str, Vector] | None) -> torch.Tensor:
         if self.dense is not None and self.dense.takes(data.x):
@@ -201,6 +211,8 @@ class TorchModel(Model):
     def _loss(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if self.task == "classes":
             return nn.functional.cross_entropy(output, y)
+        if self.task == "time":
+            return hazard_loss(output, y)
         return nn.functional.mse_loss(output.reshape(y.shape), y)
 
     def _load(self, vector: Vector, local: Mapping[str, Vector] | None) -> None:
@@ -215,7 +227,10 @@ class TorchModel(Model):
 
     def _targets(self, data: Examples) -> torch.Tensor:
         kind = np.int64 if self.task == "classes" else np.float32
-        return _tensor(np.asarray(data.y, dtype=kind))
+        made = np.asarray(data.y, dtype=kind)
+        if self.task == "time" and made.ndim == 1:  # new people, of whom nothing is known yet
+            made = np.zeros((len(made), 2), np.float32)
+        return _tensor(made)
 
 
 def _again(factory: Callable[[], nn.Module], task: Task, compiled: bool) -> TorchModel:  # noqa: FBT001

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from abaton.learning.hazards import Hazards
 from abaton.learning.torch_model import Task, TorchModel
 
 
@@ -20,7 +21,7 @@ def mlp(
     *, features: int, classes: int = 2, hidden: Sequence[int] = (32,), task: Task = "classes"
 ) -> TorchModel:
     """A small network of dense layers for a table."""
-    widths = [features, *hidden, classes if task == "classes" else 1]
+    widths = [features, *hidden, 1 if task == "value" else classes]
 
     def build() -> nn.Module:
         layers: list[nn.Module] = []
@@ -29,6 +30,16 @@ def mlp(
         return nn.Sequential(*layers[:-1])
 
     return TorchModel(build, task=task)
+
+
+def time_to_event(*, features: int, intervals: int = 10, hidden: Sequence[int] = ()) -> TorchModel:
+    """How long it takes until something happens: the chance in each of some equal intervals of the follow-up.
+
+    Without hidden layers what raises it in one interval does so in all; with them intervals may differ.
+    """
+    if not hidden:
+        return TorchModel(lambda: Hazards(features, intervals), task="time")
+    return mlp(features=features, classes=intervals, hidden=hidden, task="time")
 
 
 def sstc_cnn(*, classes: int = 62) -> TorchModel:

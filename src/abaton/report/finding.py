@@ -18,8 +18,9 @@ GAINS, LOSES, UNCLEAR, FEW = "gains", "better alone", "no clear difference", "to
 _NAMES = {
     "auroc": "AUROC", "auprc": "average precision", "brier": "Brier score", "accuracy": "accuracy",
     "rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²",
+    "concordance": "concordance (Harrell's C)",
 }  # fmt: skip
-_CHANCE = {"auroc": 0.5, "r2": 0.0}  # what a model reaches that knows nothing
+_CHANCE = {"auroc": 0.5, "concordance": 0.5, "r2": 0.0}  # what a model reaches that knows nothing
 _WIDTHS = (
     (0.05, "The interval is narrow"),
     (0.1, "The interval is fairly narrow"),

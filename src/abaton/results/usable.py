@@ -98,6 +98,12 @@ def usable(run: Run) -> UsableModel:
             where="model export",
             remedy="use run.model in Python",
         )
+    if getattr(run.trained, "task", "") == "time":
+        raise SettingsError(
+            "a model of times until something happens has no form outside Abaton yet",
+            where="model export",
+            remedy="use run.predict in Python",
+        )
     if isinstance(run.trained, Personal):
         raise SettingsError(
             "the model has personal layers, which are at the sites",

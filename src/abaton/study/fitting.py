@@ -14,7 +14,18 @@ from abaton.documents.lines import Path
 from abaton.documents.values import Match, Term
 from abaton.records.deid.minimise import passing
 from abaton.records.deid.need import Dates, Deidentification, Function, Preset, Want
-from abaton.records.features.plan import Category, Features, Kind, Label, Outcome, Source, Where, means
+from abaton.records.features.plan import (
+    DATED,
+    Category,
+    Features,
+    FollowUp,
+    Kind,
+    Label,
+    Outcome,
+    Source,
+    Where,
+    means,
+)
 from abaton.records.fhir.elements import children, resources, table
 from abaton.records.fhir.vocabulary import is_known, is_public
 from abaton.study.requirements import Requirement
@@ -22,6 +33,8 @@ from abaton.study.tables import ViewTable
 
 if TYPE_CHECKING:
     from abaton.study.document import Study
+
+_TASKS = {Outcome.VALUE: "value", Outcome.TIME: "time"}
 
 Misfit = tuple[Path, str, str]
 """Where it is, what is wrong, and what to do."""
@@ -90,12 +103,13 @@ def _on_features(features: Features, views: tuple[ViewTable, ...], dates: Dates)
         places.append((("features", "index"), features.index))
     for path, rows in places:
         yield from _on_columns(path, rows.view, {**rows.columns}, rows.where, features.subject, by_name)
-    follow = features.label.follow_up
-    if follow:
-        path = ("features", "label", "follow_up")
-        yield from _on_columns(
-            path, follow.view, {"when": follow.when}, follow.where, features.subject, by_name
-        )
+    for key in ("follow_up", "death"):
+        watched: FollowUp | None = getattr(features.label, key)
+        if watched:
+            path = ("features", "label", key)
+            yield from _on_columns(
+                path, watched.view, {"when": watched.when}, watched.where, features.subject, by_name
+            )
     if features.cohort is not None and features.cohort not in by_name:
         yield ("features", "cohort"), *_unknown("view", features.cohort, by_name)
     yield from _on_leaks(features)
@@ -176,7 +190,7 @@ def _on_leaks(features: Features) -> Iterator[Misfit]:
         same = each.view == label.view and (
             each.column == label.column or None in (each.column, label.column)
         )
-        before = label.kind is Outcome.EVENT and each.when is not None and not each.after_index
+        before = label.kind in DATED and each.when is not None and not each.after_index
         if same and not before and _overlap(each.where, label):
             yield (
                 ("features", "inputs", i),
@@ -198,7 +212,7 @@ def _overlap(where: Where | None, label: Label) -> bool:
 
 
 def _on_dates(features: Features, dates: Dates) -> Iterator[Misfit]:
-    if dates is Dates.YEAR and features.label.kind is Outcome.EVENT:
+    if dates is Dates.YEAR and features.label.kind in DATED:
         yield (
             ("features", "label", "window"),
             "dates are cut to their year, so it cannot be told whether an event falls into the window",
@@ -223,11 +237,11 @@ def _on_learning(study: Study) -> Iterator[Misfit]:
     if features is None:
         yield ("learning",), "there is nothing to learn from", "add [features] with inputs and a label"
         return
-    if (learning.task == "value") != (features.label.kind is Outcome.VALUE):
+    if learning.task != _TASKS.get(features.label.kind, "classes"):
         yield (
             ("learning", "task"),
             f"the task '{learning.task}' does not fit a label of kind '{features.label.kind}'",
-            "use task = 'value' for a label of kind 'value', and 'classes' for all others",
+            "use task = 'value' for a label of kind 'value', 'time' for one of kind 'time', 'classes' for all others",
         )
     if "updates" not in study.study.shares:
         yield ("learning",), "the study shares no updates of a model", "add 'updates' to study.shares"

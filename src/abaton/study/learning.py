@@ -39,10 +39,27 @@ if TYPE_CHECKING:
     from abaton.learning import Model
 
 Metric = Literal[
-    "auroc", "auprc", "calibration", "sensitivity", "accuracy", "brier", "rmse", "mae", "r_squared"
+    "auroc",
+    "auprc",
+    "calibration",
+    "sensitivity",
+    "accuracy",
+    "brier",
+    "rmse",
+    "mae",
+    "r_squared",
+    "concordance",
 ]
 PersonalWay = Literal["recalibrate", "fine-tune", "interpolate"]
-_OF_VALUES = frozenset({"rmse", "mae", "r_squared"})
+_USUAL: Mapping[str, tuple[Metric, ...]] = {
+    "classes": ("auroc", "auprc", "sensitivity", "calibration", "brier"),
+    "value": ("rmse", "mae", "r_squared"),
+    "time": ("concordance",),
+}
+"""By which measures a model is judged if the study names none."""
+_JUDGES: Mapping[str, str] = {name: task for task in ("value", "time") for name in _USUAL[task]}
+"""What a measure judges, if it is not classes."""
+_INTERVALS = 10
 _LEARNERS = 1_000  # how many sites there will be is not known yet; a round can name no more than these
 _STAGES = ("policy", "pacing", "weighting", "robust", "server", "privacy")
 _OF_TRAINING = frozenset(
@@ -129,16 +146,16 @@ def _paced(pacing: Any, given: dict[str, Any]) -> Any:
 
 
 def _weighed(part: Any, given: dict[str, Any], task: str) -> Any:
-    """A part of the weighting; models of values are validated by how close they come."""
-    from abaton.control.score import VALUE_MEASURES
+    """A part of the weighting; models of values are validated by how close they come, of times by their likelihood."""
+    from abaton.control.score import task_of
     from abaton.control.weighting import ByValidation
 
     if not isinstance(part, ByValidation):
         return part
-    if task == "value":
-        given.setdefault("measure", "closeness")
+    if task != "classes":
+        given.setdefault("measure", {"value": "closeness", "time": "likelihood"}[task])
     made = _with(part, given, "measure", "evaluators", "choice", "own")
-    if (made.measure in VALUE_MEASURES) != (task == "value"):
+    if task_of(made.measure) != task:
         raise SettingsError(
             f"the measure '{made.measure}' does not judge the task '{task}'", remedy="choose another measure"
         )
@@ -256,8 +273,9 @@ class Explanation(Part):
 class Learning(Part):
     """How the community model is trained and judged."""
 
-    task: Literal["classes", "value"] = "classes"
+    task: networks.Task = "classes"
     network: Text = "logistic"
+    intervals: int | None = Field(None, ge=2, le=100)
     policy: Annotated[PolicyTable, BeforeValidator(_named)] = PolicyTable(name="AsyncDVW(na)")
     pacing: Chosen | None = None
     weighting: tuple[Chosen, ...] = ()
@@ -309,15 +327,19 @@ class Learning(Part):
                     raise
         metrics = self.evaluation.metrics
         for i, metric in enumerate(metrics):
-            if (metric in _OF_VALUES) != (self.task == "value") or metric in metrics[:i]:
+            if _JUDGES.get(metric, "classes") != self.task or metric in metrics[:i]:
                 at = ("evaluation", "metrics", i)
                 yield at, f"'{metric}' stands twice or does not judge the task '{self.task}'", "remove it"
+        if self.intervals is not None and self.task != "time":
+            yield ("intervals",), f"the task '{self.task}' has no intervals", "leave 'intervals' out"
         yield from self._on_personalising()
 
     def _on_personalising(self) -> Iterator[tuple[Path, str, str]]:
         for i, way in enumerate(self.personalise):
             if way in self.personalise[:i]:
                 yield ("personalise", i), f"'{way}' stands twice", "remove it"
+        if self.personalise and self.task == "time":
+            yield ("personalise",), "a model of times cannot be made a site's own yet", "leave it out"
         if self.personalise and self.personal is not None:
             yield (
                 ("personalise",),
@@ -395,8 +417,7 @@ class Learning(Part):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The measures by which the model is judged; the usual ones of the task if none are named."""
-        usual = ("auroc", "auprc", "sensitivity", "calibration", "brier")
-        return self.evaluation.metrics or (usual if self.task == "classes" else ("rmse", "mae", "r_squared"))
+        return self.evaluation.metrics or _USUAL[self.task]
 
     def rules(self, learners: int, *, seed: int = 0) -> Rules:
         """The controller's rules for so many learners."""
@@ -453,8 +474,12 @@ class Learning(Part):
         return None if self.downlink is None else downlink_of(self._parsed(self.downlink))
 
     def model(self, *, features: int, classes: int) -> Model:
-        """The network, untrained, for so many columns and classes; layers that stay at a site are no part of it."""
+        """The network, untrained, for so many columns and classes; layers that stay at a site are no part of it.
+
+        One that learns times has an output for each interval of the follow-up.
+        """
         named = networks.network(self.network)
+        classes = (self.intervals or _INTERVALS) if self.task == "time" else classes
         whole = networks.build(named, self.task, self.parts, features=features, classes=classes)
         if self.personal is None:
             return whole

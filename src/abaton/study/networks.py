@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from abaton.control.messages import TrainSettings
     from abaton.learning import Model
 
-Task = Literal["classes", "value"]
+Task = Literal["classes", "value", "time"]
 
 TORCH = ("logistic", "linear", "mlp")
 SKLEARN: Mapping[str, tuple[str, ...]] = {
@@ -75,6 +75,8 @@ def check_network(made: Network, task: Task, training: TrainSettings) -> None:
         other = {"linear": "logistic", "logistic": "linear", "SGDRegressor": "SGDClassifier"}
         instead = other.get(made.kind, "SGDRegressor")
         raise SettingsError(f"'{made.kind}' does not fit the task '{task}'", remedy=f"use {instead}")
+    if made.kind in SKLEARN and task == "time":
+        raise SettingsError(f"{made.kind} does not learn times", remedy="use logistic, or mlp(16)")
     if made.kind in SKLEARN:
         from abaton.learning.sklearn_model import require_own_solver
 
@@ -107,8 +109,10 @@ def build(made: Network, task: Task, packages: Mapping[str, str], *, features: i
         SettingsError: It cannot be made.
     """
     from abaton.learning import Model as Protocol
-    from abaton.learning import logistic, mlp
+    from abaton.learning import logistic, mlp, time_to_event
 
+    if task == "time" and made.kind in TORCH:
+        return time_to_event(features=features, intervals=classes, hidden=made.hidden)
     if made.kind == "logistic":
         return logistic(features=features, classes=classes)
     if made.kind in TORCH:

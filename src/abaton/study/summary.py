@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from abaton.documents.values import Match, Period, Term
-from abaton.records.features.plan import Features, Input, Label, Source, Where
+from abaton.records.features.plan import Features, Input, Label, Outcome, Source, Where
 from abaton.study.criteria import Criterion
 from abaton.study.document import Study
 from abaton.study.learning import Learning
@@ -85,8 +85,11 @@ def view_words(view: ViewTable) -> str:
 def label_words(label: Label) -> str:
     """What is learned."""
     bounds = [f"above {label.above:g}" if label.above is not None else "", _unit(label.unit)]
-    bounds += [f"within {label.window}" if label.window else "", _where(label.where)]
-    bounds += [f"watched by {label.follow_up.view}" if label.follow_up else ""]
+    bounds += [
+        f"{'up to' if label.kind is Outcome.TIME else 'within'} {label.window}" if label.window else ""
+    ]
+    bounds += [_where(label.where), f"watched by {label.follow_up.view}" if label.follow_up else ""]
+    bounds += [f"and no longer than {label.death.view} say" if label.death else ""]
     names = " or ".join(bucket.name for bucket in label.classes)
     words = [label.kind.value, names, f"of {label.view}", *bounds]
     return f"label {label.name}: {' '.join(word for word in words if word)}"

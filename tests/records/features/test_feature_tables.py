@@ -7,7 +7,7 @@ from datetime import date
 
 import numpy as np
 import pytest
-from building import ICD, LOINC, PRESSURE, SNOMED, condition, patient, plan, value, visit
+from building import ICD, LOINC, PRESSURE, SNOMED, VIEWS, condition, patient, plan, value, visit
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.records.making import HELD
@@ -286,6 +286,100 @@ def test_events_within_a_window_after_the_index_date():
         Reason.COARSE_DATE: "1",
         Reason.NO_DATE: "2",
     }
+
+
+DEATHS = {
+    "resource": "Patient",
+    "where": [{"path": "deceased.ofType(dateTime).exists()"}],
+    "select": [
+        {
+            "column": [
+                {"name": "subject", "path": "getResourceKey()"},
+                {"name": "date", "path": "deceased.ofType(dateTime)"},
+            ]
+        }
+    ],
+}
+
+
+def test_times_until_an_event_end_with_the_window_a_death_or_the_last_contact():
+    label = Label(
+        name="ill",
+        kind=Outcome.TIME,
+        view="codes",
+        when="date",
+        window="P365D",
+        follow_up=FollowUp(view="visits", when="date"),
+        death=FollowUp(view="deaths", when="date"),
+    )
+    index = IndexDate(view="visits", column="date", join=Join.EARLIEST)
+    dead = {"died": "2020-01-11", "died_ill": "2020-01-11", "died_unseen": "2020-06-01", "dead": "2020-01-01"}
+    alive = [
+        "ill",
+        "twice",
+        "late",
+        "lost",
+        "stayed",
+        "unseen",
+        "before",
+        "today",
+        "coarse",
+        "undated",
+        "coarse_late",
+    ]
+    records = [
+        *(patient(who, deceasedDateTime=when) for who, when in dead.items()),
+        *(patient(who) for who in (*alive, "nobody")),
+        *(visit(who, "2020-01-01") for who in (*dead, *alive)),
+        condition("ill", "1", when="2020-02-01"),  # after the last contact: it is one itself
+        condition("twice", "1", when="2020-03-01"),
+        condition("twice", "1", when="2020-01-03T12:00:00Z"),
+        condition("late", "1", when="2021-06-01"),
+        visit("lost", "2020-03-01"),
+        visit("stayed", "2022-01-01"),
+        condition("before", "1", when="2019-01-01"),
+        condition("today", "1", when="2020-01-01"),
+        condition("coarse", "1", when="2020"),
+        condition("coarse_late", "1", when="2022"),
+        condition("undated", "1"),
+        condition("died_ill", "1", when="2020-01-11"),
+        visit("died", "2020-05-01"),  # a bill, perhaps
+        visit("died_unseen", "2020-02-01"),
+    ]
+    watched = plan(SEX, label=label, index=index).model_copy(update={"views": VIEWS | {"deaths": DEATHS}})
+    made = featurise(watched, records)
+    found = dict(zip(made.table.subjects, made.table.y.tolist(), strict=True))
+    assert {who.removeprefix("Patient/"): tuple(row) for who, row in found.items()} == {
+        "ill": (31, 1), "twice": (2, 1), "late": (365, 0), "lost": (60, 0), "stayed": (365, 0), "died": (10, 0),
+        "died_ill": (10, 1), "died_unseen": (31, 0), "coarse_late": (365, 0),
+    }  # fmt: skip
+    assert made.table.timed
+    assert made.table.classes == ()
+    assert {reason: each.count for reason, each in reasons(made, "ill").items()} == {
+        Reason.CENSORED: "2",  # nobody saw them after the first day, or they died on it
+        Reason.BEFORE: "2",
+        Reason.COARSE_DATE: "1",
+        Reason.NO_DATE: "2",
+    }
+    nothing = featurise(
+        plan(SEX, label=label.model_copy(update={"death": None}), index=index), [patient("nobody")]
+    )
+    assert nothing.table is None
+    new = featurise(
+        plan(SEX, label=label.model_copy(update={"death": None}), index=index), records, labelled=False
+    )
+    assert new.table.y.shape == (len(dead) + len(alive) + 1, 2)
+
+
+def test_a_site_where_nothing_happened_is_told():
+    label = Label(
+        name="ill", kind=Outcome.TIME, view="codes", when="date", window="P1Y",
+        follow_up=FollowUp(view="visits", when="date"),
+    )  # fmt: skip
+    index = IndexDate(view="visits", column="date")
+    seen = [visit(who, day) for who in "abc" for day in ("2020-01-01", "2020-02-01")]
+    made = featurise(plan(SEX, label=label, index=index), [*PEOPLE, *seen])
+    assert reasons(made, "ill")[Reason.NO_EVENT].count == "3"
 
 
 def test_an_empty_cohort_and_a_small_one_have_no_table():

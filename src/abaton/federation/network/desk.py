@@ -190,7 +190,7 @@ class StudyDesk:
                 scale_from(body["scale"]),
                 sums_told(self.ledger, self.study, seed, dealt),
             )
-            made = member(self.study.learning, dealt, scale, dealt.entries())
+            made = member(self.study, dealt, scale, dealt.entries())
             kept = Kept(made, dealt.table.classes, scale.label, seed, secret, "")
             _, cohort = self.roll(kept, run).taken(made.everybody, datetime.now(UTC).timestamp())
             folder.keep(replace(kept, cohort=cohort))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ import numpy as np
 from abaton.engines.flower import Parcel
 from abaton.errors import PayloadError
 from abaton.federation.explaining import SiteExplained, inputs_of, points_of
-from abaton.federation.judging import Subset, Told
+from abaton.federation.judging import Counted, Subset, Told
 from abaton.federation.members import Sums
 from abaton.federation.prepared import Scale
 from abaton.learning.clinical import BINS, ScoreCounts
+from abaton.learning.times import PairSums
 from abaton.learning.values import ValueSums
 from abaton.records.features import Column, Moments, Statistics
 from abaton.study import Explanation
@@ -67,13 +68,13 @@ def sums_from(row: Mapping[str, Any]) -> Sums:
 
 
 def told_row(told: Told) -> list[Any]:
-    """What a site tells of a model, as plain values: counts in those bins that are not empty, or sums of errors."""
+    """What a site tells of a model, as plain values: counts in those bins that are not empty, or sums."""
     return [[subset.name, subset.of, _counted(what)] for subset, what in told.items()]
 
 
 def told_from(rows: Sequence[Any], cases: int) -> Told:
-    """What a site tells of a model, read with care; `cases` classes are told of, none for values."""
-    made: dict[Subset, Sequence[ScoreCounts] | ValueSums] = {}
+    """What a site tells of a model, read with care; `cases` classes are told of, none for values and times."""
+    made: dict[Subset, Counted] = {}
     for name, of, what in rows:
         made[Subset(text(name), text(of))] = _counted_from(what, cases)
     return made
@@ -124,7 +125,12 @@ def explained_from(
     )
 
 
-def _counted_from(what: Any, cases: int) -> Sequence[ScoreCounts] | ValueSums:
+def _counted_from(what: Any, cases: int) -> Counted:
+    if not cases and isinstance(what, list) and len(what) == len(fields(PairSums)):
+        subjects, events, *pairs = numbers(what, length=len(fields(PairSums)))
+        if events > subjects or min(pairs) < 0 or pairs[0] > pairs[1]:
+            raise unreadable()
+        return PairSums(whole(subjects), whole(events), *pairs)
     if not cases:
         first, *rest = numbers(what, length=6)
         return ValueSums(whole(first), *rest)
@@ -179,8 +185,8 @@ def _moments(row: object) -> Moments:
     return Moments(whole(count), total, squares)
 
 
-def _counted(what: Sequence[ScoreCounts] | ValueSums) -> list[Any]:
-    if isinstance(what, ValueSums):
+def _counted(what: Counted) -> list[Any]:
+    if isinstance(what, ValueSums | PairSums):
         return list(astuple(what))
     made = []
     for counts in what:

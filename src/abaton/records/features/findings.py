@@ -33,6 +33,7 @@ class Reason(StrEnum):
     CENSORED = "not watched long enough"
     BEFORE = "event before the index date"
     ONE_CLASS = "only one class"
+    NO_EVENT = "nobody with the event"
     TOO_FEW = "too few subjects"
     DROPPED = "subject left out"
 
@@ -54,6 +55,7 @@ _REMEDY = {
     Reason.CENSORED: "these subjects were left out",
     Reason.BEFORE: "these subjects were left out",
     Reason.ONE_CLASS: "such a site teaches a model little and cannot validate one",
+    Reason.NO_EVENT: "such a site teaches only how long nothing happens, and cannot judge a model",
     Reason.TOO_FEW: "fewer subjects than the study's floor: nothing is told of them",
     Reason.DROPPED: "the study leaves out subjects without this input",
 }

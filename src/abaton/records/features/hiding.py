@@ -86,10 +86,16 @@ def _frame(table: Table, settings: AnonymitySettings) -> pl.DataFrame:
     made: dict[str, object] = {}
     for name in settings.columns:
         if name == table.label:
-            made[name] = [table.classes[y] if table.classes else f"{y:.15g}" for y in table.y]
+            made[name] = _labels(table)
         else:
             made[name] = _cells(table, name)
     return pl.DataFrame({**made, _ROW: np.arange(len(table)), _WHOSE: list(table.subjects)})
+
+
+def _labels(table: Table) -> list[str]:
+    if table.timed:
+        return ["yes" if happened else "no" for happened in table.y[:, 1]]
+    return [table.classes[y] if table.classes else f"{y:.15g}" for y in table.y]
 
 
 def _cells(table: Table, name: str) -> list[str | None]:

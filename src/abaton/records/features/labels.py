@@ -12,8 +12,8 @@ from abaton.records.features.moments import Moment, plus, within
 from abaton.records.features.plan import FollowUp, Join, Label, Outcome
 from abaton.records.features.rows import Cells
 
-Labelled = float | Reason
-"""A class or a value, or why there is none."""
+Labelled = float | tuple[float, float] | Reason
+"""A class, a value, or days with 1 for an event and 0 for nothing until then; or why there is none."""
 
 
 def labels(
@@ -39,12 +39,17 @@ def _label(label: Label, rows: Gathered, subject: str, index: Index | None, coun
                 return Reason.NO_LABEL
             return value if label.above is None else float(value > label.above)
         case Outcome.EVENT:
-            return _event(label, list(mine), _of_optional(rows, label.follow_up, subject), index)
+            watched = None if label.follow_up is None else _dates(rows, label.follow_up, subject)
+            return _event(label, list(mine), watched, index)
+        case Outcome.TIME:
+            contacts, deaths = (
+                [] if source is None else _dates(rows, source, subject)
+                for source in (label.follow_up, label.death)
+            )
+            return _time(label, list(mine), contacts, deaths, index)
 
 
-def _of_optional(rows: Gathered, source: FollowUp | None, subject: str) -> list[Moment] | None:
-    if source is None:
-        return None
+def _dates(rows: Gathered, source: FollowUp, subject: str) -> list[Moment]:
     found = (
         cells.when(row, source)
         for row in cells.chosen(of_subject(rows, source, subject), source, None, Counts())
@@ -73,3 +78,37 @@ def _event(
     if known or watched is None or any(then.first >= end for then in watched):
         return 0.0
     return Reason.CENSORED
+
+
+def _time(
+    label: Label,
+    rows: Sequence[Cells],
+    contacts: Sequence[Moment],
+    deaths: Sequence[Moment],
+    index: Index | None,
+) -> Labelled:
+    """How many days after the index date the first event was, or until when there was none.
+
+    Nobody is watched longer than the window, beyond a death, or beyond the last contact; an event is a contact, too,
+    and counts on the day of a death. Who has had the event by the index date, or was not watched for a day, is left
+    out.
+    """
+    if index is None or label.days is None:
+        return Reason.NO_DATE
+    start, events = index.at, [cells.when(row, label) for row in rows]
+    known = sorted(then for then in events if then is not None)
+    if len(known) < len(events):
+        return Reason.NO_DATE
+    if any(then.last <= start.first for then in known):
+        return Reason.BEFORE
+    end = plus(start.last, label.days)
+    seen = [then for then in known if then.first <= end]
+    dying = sorted(then for then in deaths if then.first <= end)
+    if any(then.first != then.last for then in (start, *seen[:1], *dying[:1])):
+        return Reason.COARSE_DATE
+    died = min((then.first for then in dying), default=end)
+    if seen and seen[0].first <= died:
+        return float((seen[0].first - start.first).days), 1.0
+    last = max((then.first for then in (*contacts, *known)), default=start.first)
+    watched = (min(end, died, last) - start.first).days
+    return (float(watched), 0.0) if watched > 0 else Reason.CENSORED

@@ -112,7 +112,8 @@ class _Made:
         if self._labelled:
             self.told += labels(plan.label, rows, subjects, index, found[plan.label.name])
         else:
-            self.told += [0.0] * len(subjects)  # nobody's: it is not known yet
+            timed = plan.label.kind is Outcome.TIME
+            self.told += [(0.0, 0.0) if timed else 0.0] * len(subjects)  # nobody's: it is not known yet
         for name, one in rows.items():
             self.nobody[name] += one.nobody
             self.unread[name] += one.unread
@@ -167,8 +168,10 @@ def _table(
 ) -> Table:
     rows = [i for i, yes in enumerate(kept) if yes]
     blocks = [encode(each, [values[i] for i in rows]) for each, values in zip(plan.inputs, held, strict=True)]
-    kind = np.float64 if plan.label.kind is Outcome.VALUE else np.int64
+    kind = np.float64 if plan.label.kind in (Outcome.VALUE, Outcome.TIME) else np.int64
     y: NDArray[Any] = np.array([told[i] for i in rows], dtype=kind)
+    if plan.label.kind is Outcome.TIME:
+        y = y.reshape(-1, 2)
     x = np.concatenate(blocks, axis=1) if blocks else np.zeros((len(rows), 0))
     whose = tuple(subjects[i] for i in rows)
     return Table(columns(plan), x, y, plan.label.names, whose, plan.floor, plan.label.name)
@@ -211,6 +214,8 @@ def _on_label(plan: Plan, counts: Counts, told: Sequence[Labelled], table: Table
         yield Finding(plan.label.name, reason, masked(count, plan.floor, of=len(told)))
     if len(table) and table.classes and len(np.unique(table.y)) < 2:
         yield Finding(plan.label.name, Reason.ONE_CLASS, masked(len(table), plan.floor))
+    if len(table) and table.timed and not table.y[:, 1].any():
+        yield Finding(plan.label.name, Reason.NO_EVENT, masked(len(table), plan.floor))
 
 
 def _on_cohort(plan: Plan, table: Table) -> Iterator[Finding]:

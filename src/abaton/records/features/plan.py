@@ -53,13 +53,17 @@ class Missing(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What is learned: whether a row exists, a class by codes, a side of a threshold, a value, an event in time."""
+    """What is learned: whether a row exists, a class by codes, a side of a threshold, a value, an event in time.
+
+    ``event`` is whether it happens within a time, ``time`` how long it takes until it happens.
+    """
 
     ANY = "any"
     CLASSES = "classes"
     THRESHOLD = "threshold"
     VALUE = "value"
     EVENT = "event"
+    TIME = "time"
 
 
 _JOINS: dict[Kind, tuple[Join, ...]] = {
@@ -264,7 +268,7 @@ _OWN_KEYS: dict[str, tuple[Kind, ...]] = {
 
 
 class FollowUp(Part):
-    """Until when a subject is known to have been watched: the latest date of these rows."""
+    """Rows that say until when a subject was watched: the latest of contacts, the earliest of deaths."""
 
     view: Name
     when: Text
@@ -272,7 +276,7 @@ class FollowUp(Part):
 
 
 class Label(Measured):
-    """What is learned: a class, a value, or whether an event happens within a time."""
+    """What is learned: a class, a value, whether an event happens within a time, or how long it takes."""
 
     name: Name = "label"
     kind: Outcome
@@ -280,12 +284,13 @@ class Label(Measured):
     above: float | None = None
     window: Span | None = None
     follow_up: FollowUp | None = None
+    death: FollowUp | None = None
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
         given = {
             key
-            for key in ("column", "classes", "above", "window", "follow_up", "unit")
+            for key in ("column", "classes", "above", "window", "follow_up", "death", "unit")
             if getattr(self, key) not in (None, ())
         }
         needed, allowed = _LABELS[self.kind]
@@ -297,7 +302,7 @@ class Label(Measured):
             )
         if self.kind is Outcome.CLASSES:
             _check_categories(self.classes, 2)
-        if self.kind is Outcome.EVENT and self.when is None:
+        if self.kind in DATED and self.when is None:
             raise fault("an event needs its date", "name the column: when = '...'")
         numeric = self.kind in (Outcome.THRESHOLD, Outcome.VALUE)
         ways = _JOINS[Kind.NUMBER] if numeric else _ORDERED if self.kind is Outcome.CLASSES else ()
@@ -308,14 +313,14 @@ class Label(Measured):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the classes; none for a value."""
-        if self.kind is Outcome.VALUE:
+        """The names of the classes; none for a value or a time."""
+        if self.kind in (Outcome.VALUE, Outcome.TIME):
             return ()
         return tuple(each.name for each in self.classes) or ("no", "yes")
 
     @property
     def days(self) -> int | None:
-        """How many days after the index date an event counts."""
+        """How many days after the index date an event counts, or people are watched."""
         return days_of(self.window) if self.window else None
 
 
@@ -325,8 +330,12 @@ _LABELS: dict[Outcome, tuple[set[str], set[str]]] = {
     Outcome.THRESHOLD: ({"column", "above"}, {"unit"}),
     Outcome.VALUE: ({"column"}, {"unit"}),
     Outcome.EVENT: ({"window"}, {"follow_up"}),
+    Outcome.TIME: ({"window", "follow_up"}, {"death"}),
 }
 """For each kind of label the keys that it needs, and those that it may have."""
+
+DATED = (Outcome.EVENT, Outcome.TIME)
+"""What is counted from an index date."""
 
 
 class Features(Part):
@@ -347,7 +356,7 @@ class Features(Part):
         if self.label.name in names:
             raise fault(f"the label and an input are both called '{self.label.name}'", "rename one of them")
         dateless = self.index is None
-        if dateless and self.label.kind is Outcome.EVENT:
+        if dateless and self.label.kind in DATED:
             raise fault("an event is counted from an index date", "add [index]")
         if dateless and any(each.kind is Kind.AGE and each.at is None for each in self.inputs):
             raise fault("an age needs a day at which it is told", "add 'at' to the input, or [index]")

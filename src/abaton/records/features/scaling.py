@@ -63,8 +63,8 @@ class Scaled:
     Attributes:
         columns: The names of the columns.
         x: float32, one row per subject.
-        y: Classes as int64, or values as float32.
-        classes: The names of the classes; none for values.
+        y: Classes as int64, or values as float32; of times two columns: the time, and 1 for an event or 0 for none.
+        classes: The names of the classes; none for values and times.
         subjects: Whose row it is.
     """
 

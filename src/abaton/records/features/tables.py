@@ -40,8 +40,8 @@ class Table:
     Attributes:
         columns: What each column is.
         x: One row per subject, float64; NaN where the federation's mean belongs.
-        y: Classes as whole numbers, or values.
-        classes: The names of the classes; none for values.
+        y: Classes as whole numbers, or values; of times two columns: days, and 1 for an event or 0 for none until then.
+        classes: The names of the classes; none for values and times.
         subjects: Whose row it is, by the study's new identity.
         floor: The smallest number of subjects that may be told.
         label: The name of what is learned.
@@ -57,6 +57,11 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.subjects)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is learned how long it takes until something happens."""
+        return self.y.ndim == 2
 
     def __repr__(self) -> str:
         return f"Table({len(self.columns)} columns)"  # rows are people, and their number may be small

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator, Sequence
@@ -23,7 +24,8 @@ BATCH = 5_000
 _MEMORY = "256MB"  # beyond which DuckDB sorts on disk
 _EXTRA = "pip install 'abaton[omop]' for DuckDB and folders, or 'abaton[postgres]' for PostgreSQL"
 _NOT_OF_ITS_TYPE = ("ConversionException", "InvalidInputException", "DataError", "InvalidTextRepresentation")
-_ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
+_ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_NOTHING = "('', 'NULL', 'null', 'NA', 'NaN', '\\N')"  # how tools write that there is nothing
 
 
 class OmopDatabase:
@@ -40,6 +42,7 @@ class OmopDatabase:
         self._columns: dict[str, tuple[str, ...]] = {}
         self._kept: list[sql.Connection] = []
         self._engine: sql.Engine | None = None
+        self._files: dict[str, Path] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self.name = str(address)
         try:
@@ -86,12 +89,12 @@ class OmopDatabase:
 
     def _folder(self, folder: Path) -> sql.Engine:
         """Files as the tables of a database that lives in memory alone; the files are read where they are."""
-        found = {
+        self._files = {
             path.name.lower().split(".")[0]: path
             for path in sorted(folder.iterdir(), reverse=True)
-            if path.name.lower().endswith(_ENDINGS)
+            if path.name.lower().endswith(_ENDINGS) and path.stat().st_size
         } if folder.is_dir() else {}  # fmt: skip
-        if "person" not in found:
+        if "person" not in self._files:
             raise SettingsError(
                 "the folder has no table 'person'",
                 where=str(folder),
@@ -101,8 +104,11 @@ class OmopDatabase:
         engine = self._made(sql.make_url(f"duckdb:///:memory:{uuid.uuid4().hex}"), how)
         keep = engine.connect()
         self._kept.append(keep)
-        for name, path in found.items():
-            self._view(keep, name, path)
+        for name, path in self._files.items():
+            try:
+                self._view(keep, name, path)
+            except DBAPIError:
+                raise _unreadable(path) from None
         keep.commit()
         return engine
 
@@ -112,21 +118,33 @@ class OmopDatabase:
         return {"memory_limit": _MEMORY, "temp_directory": self._scratch.name, "threads": "1"}
 
     def _view(self, connection: sql.Connection, name: str, path: Path) -> None:
-        place = str(path).replace("'", "''")
-        if path.suffix == ".parquet":
-            files = f"read_parquet('{place}')"
-        else:
-            # Vocabularies come with tabulators and without quotation marks that mean anything.
-            files = f"read_csv('{place}', header = true, all_varchar = true{_written(path)})"
-        seen = connection.exec_driver_sql(f"SELECT * FROM {files} LIMIT 0")  # noqa: S608
+        files = _reader(path)
+        asked = f"DESCRIBE SELECT * FROM {files}"  # noqa: S608
         listed = ", ".join(
-            f"CAST(NULLIF(CAST(\"{column}\" AS VARCHAR), '') AS {kind_of(column.lower())}) AS {column.lower()}"
-            if path.suffix != ".parquet"
-            else f'CAST("{column}" AS {kind_of(column.lower())}) AS {column.lower()}'
-            for column in seen.keys()  # noqa: SIM118 - a result, not a dict
+            f"{_typed(column, kind, kind_of(column.lower()))} AS {column.lower()}"
+            for column, kind, *_ in connection.exec_driver_sql(asked)
             if column.isidentifier()
         )
         connection.exec_driver_sql(f'CREATE VIEW "{name}" AS SELECT {listed} FROM {files}')  # noqa: S608
+
+    def _wrong(self) -> SettingsError | StoreError:
+        """What of a folder cannot be read, looked for when reading has failed: a file, or a column of one."""
+        for name, path in self._files.items():
+            with self._connected() as connection:
+                for column in self.columns(name):
+                    try:
+                        asked = f'SELECT count({column}) FROM "{name}"'  # noqa: S608
+                        connection.exec_driver_sql(asked).all()
+                    except DBAPIError as error:
+                        connection.rollback()
+                        if type(error.orig).__name__ != "ConversionException":
+                            return _unreadable(path)
+                        return StoreError(
+                            f"the column '{column}' holds something that is not the number or date it should be",
+                            where=str(path),
+                            remedy="correct it; dates are written 2020-12-31 or 20201231",
+                        )
+        return StoreError("a table holds something that cannot be read", where=self.name, remedy="correct it")
 
     def table(self, name: str, columns: Sequence[str]) -> sql.TableClause:
         """A table with some of its columns."""
@@ -185,6 +203,8 @@ class OmopDatabase:
             yield
         except DBAPIError as error:
             words = type(error.orig).__name__
+            if words in _NOT_OF_ITS_TYPE and self._files:
+                raise self._wrong() from None
             if words in _NOT_OF_ITS_TYPE:
                 raise StoreError(
                     "a table holds something that is not the number or date it should be",
@@ -221,11 +241,37 @@ def _answers(connection: sql.Connection) -> bool:
     return True
 
 
-def _written(path: Path) -> str:
-    import gzip
+def _unreadable(path: Path) -> SettingsError:
+    return SettingsError(
+        "this file cannot be read as a table",
+        where=str(path),
+        remedy="give Parquet, or CSV in UTF-8 with the names of the columns first and as many cells in every line",
+    )
 
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+
+def _reader(path: Path) -> str:
+    """How DuckDB reads a file; nothing but its place and how it is cut is told to it."""
+    place = str(path).replace("'", "''")
+    if path.name.lower().endswith(".parquet"):
+        return f"read_parquet('{place}')"
+    with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb") as stream:
         first = stream.readline(1 << 16)
-    if b"\t" in first:
-        return ", delim = '\t', quote = ''"
-    return f", delim = '{';' if first.count(b';') > first.count(b',') else ','}', quote = '\"'"
+    cut = max((b"\t", b",", b";", b"|"), key=first.count).decode()
+    # Vocabularies come with tabulators, and with quotation marks that mean nothing unless the names have them, too.
+    quote = "" if cut == "\t" and b'"' not in first else '"'
+    return f"read_csv('{place}', header = true, all_varchar = true, delim = '{cut}', quote = '{quote}')"
+
+
+def _typed(column: str, kind: str, wanted: str) -> str:
+    """The SQL by which a column becomes what the model says that it is; text in the ways in which tools write it."""
+    if kind != "VARCHAR":
+        return f'CAST("{column}" AS {wanted})'
+    if wanted == "VARCHAR":
+        return f"NULLIF(\"{column}\", '')"
+    text = f'CASE WHEN trim("{column}") NOT IN {_NOTHING} THEN trim("{column}") END'
+    if wanted == "BIGINT":  # a column with gaps is written with decimals by tools that know no other gaps
+        text = f"regexp_replace({text}, '[.]0+$', '')"
+    if wanted in ("DATE", "TIMESTAMP"):
+        compact = f"regexp_replace({text}, '^(\\d{{4}})(\\d\\d)(\\d\\d)$', '\\1-\\2-\\3')"
+        text = f"CAST({compact} AS TIMESTAMP)"
+    return f"CAST({text} AS {wanted})"

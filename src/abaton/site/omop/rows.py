@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, tzinfo
 from decimal import Decimal
@@ -29,6 +30,7 @@ Row = tuple[Any, ...]
 Get = Callable[[Row, str], Any]
 UNMAPPED = "a row's concept has no code in a system that FHIR names"
 NO_UNIT = "a unit's concept is none of UCUM"
+_MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0*)?)?$")
 _KINDS = {number: kind for kind, numbers in MEDICINES.items() for number in numbers}
 
 
@@ -179,8 +181,14 @@ def moment(value: Any, zone: tzinfo) -> str | None:
     """A date or time of a database as FHIR writes it; midnight is a day without a time of day."""
     if value is None or value == "":
         return None
+    if isinstance(value, int | float):
+        raise Refused(
+            "a date is stored as a number, which does not say what it counts",
+            where="a date of the OMOP tables",
+            remedy="store dates as text, 2020-12-31, or give the tables as CSV or Parquet",
+        )
     if isinstance(value, str):
-        made = from_iso(value.removesuffix(" 00:00:00").removesuffix("T00:00:00"), zone)
+        made = from_iso(_MIDNIGHT.sub("", value), zone)
     elif isinstance(value, datetime):
         plain = value.hour == value.minute == value.second == 0
         made = value.date().isoformat() if plain else told(value, zone)

@@ -135,10 +135,11 @@ class ShortInput(Rows):
 
 
 class ShortOutcome(Rows):
-    """What is learned, in a line: whether a record exists, comes within a time, or what it says."""
+    """What is learned, in a line: whether a record exists, comes within a time, after how long, or what it says."""
 
     patient: Literal["death"] | None = None
     within: Span | None = None
+    up_to: Span | None = None
     follow_up: Annotated[Name | ShortFollowUp | None, Field(union_mode="left_to_right")] = None
     unit: Text | None = None
     molar_mass: float | None = None
@@ -150,10 +151,14 @@ class ShortOutcome(Rows):
     def _clear(self) -> Self:
         if self.patient is not None and (self.systems or self.codes or self.view):
             raise fault("what a Patient says has no codes", "remove them, or remove 'patient'")
-        if self.follow_up is not None and self.within is None:
-            raise fault("'follow_up' belongs to 'within'", "say within which time: within = 'P1Y'")
+        if self.follow_up is not None and self.within is None and self.up_to is None:
+            raise fault(
+                "'follow_up' belongs to 'within' or 'up_to'",
+                "say within which time, within = 'P1Y', or for how long people are watched, up_to = 'P5Y'",
+            )
         ways = {
             "within": self.within is not None,
+            "up_to": self.up_to is not None,
             "classes": self.classes is not None,
             "unit": self.unit is not None,
         }

@@ -154,7 +154,7 @@ def _check_dates(short: ShortParts) -> None:
                 ("inputs", name), "an age needs a day at which it is told", "add at = 2026-01-01, or [index]"
             )
     for name, outcome in short.outcome.items():
-        if outcome.within is not None:
+        if outcome.within is not None or outcome.up_to is not None:
             raise _refused(("outcome", name), "an event is counted from an index date", "add [index]")
 
 

@@ -12,6 +12,7 @@ from abaton.study.short.codes import Codes, term
 from abaton.study.short.document import Rows, ShortFollowUp, ShortIndex, ShortInput, ShortOutcome
 from abaton.study.short.views import Terms, Use
 
+_WATCHED = "visits"  # whose records show that a person was still there, if the study says nothing else
 _SEX = [{"name": "female", "values": ["female"]}, {"name": "male", "values": ["male"]}]
 _SAME = ("unit", "molar_mass", "wrong_unit", "band", "indicator", "after_index")
 _PLACES = "where", "codes"
@@ -69,6 +70,10 @@ class Making:
         made |= self._where(short, view, at, key, [code for each in buckets for code in each["codes"]])
         if short.within is not None:
             made |= {"window": short.within, "when": "date"}
+        if short.up_to is not None:
+            made |= {"window": short.up_to, "when": "date"}
+            if short.patient != "death":
+                made["death"] = self._watched("deaths", at, key)
         if buckets:
             made |= {"column": "answer", "system_column": "answer_system", "classes": buckets}
             self._origins(at, key, buckets, "classes")
@@ -81,10 +86,12 @@ class Making:
         elif short.take is not None:
             made["join"] = short.take.value
         if short.follow_up is not None:
-            made["follow_up"] = self._follow_up(short.follow_up, (*at, "follow_up"), (*key, "follow_up"))
+            made["follow_up"] = self._watched(short.follow_up, (*at, "follow_up"), (*key, "follow_up"))
+        elif short.up_to is not None:
+            made["follow_up"] = self._watched(_WATCHED, at, key)
         return self._used(view, made)
 
-    def _follow_up(self, short: str | ShortFollowUp, at: Path, key: Path) -> dict[str, Any]:
+    def _watched(self, short: str | ShortFollowUp, at: Path, key: Path) -> dict[str, Any]:
         rows = ShortFollowUp(view=short) if isinstance(short, str) else short
         view = rows.found_in()
         return self._used(view, {"view": view, "when": "date", **self._where(rows, view, at, key)})
@@ -138,6 +145,8 @@ class Making:
 def _outcome(short: ShortOutcome) -> str:
     if short.within is not None:
         return "event"
+    if short.up_to is not None:
+        return "time"
     if short.classes is not None:
         return "classes"
     if short.unit is not None:
