@@ -20,7 +20,8 @@ from abaton.federation.explaining import (
     questions_of,
     site_explained,
 )
-from abaton.federation.personalising import OWN, keep_own, kept_own, own_path, personal_told, site_own
+from abaton.federation.gains import OWN, GainSettings, personal_row, site_gain
+from abaton.federation.personalising import keep_own, kept_own, own_path
 from abaton.learning import Examples, logistic, train_model
 from abaton.learning.clinical import auroc, count_scores
 from abaton.records.features import Column, Scaled
@@ -173,50 +174,59 @@ def test_coefficients_are_log_odds_by_deviation_and_by_unit_and_have_no_interval
     assert coefficients_of(deep, deep.initial(0), COLUMNS, USE) == []
 
 
-LEARNING = Learning(personalise=("recalibrate", "fine-tune", "interpolate"))
+LEARNING = Learning(
+    personalise=("recalibrate", "fine-tune", "interpolate"),
+    training={"batch_size": SETTINGS.batch_size, "learning_rate": SETTINGS.learning_rate},
+)
 
 
 def own(each: Member, vector, inside=None):
     who = everybody(each) if inside is None else inside
-    return site_own(each, LEARNING, JUDGED, MODEL, vector, who, SETTINGS, seed=1, resamples=50)
+    return site_gain(each, JUDGED, LEARNING, (MODEL, vector), who, GainSettings(SETTINGS.epochs, 1, 50))
 
 
 def test_a_site_that_is_different_gains_by_its_own_model_and_says_so(community, tmp_path):
     made = own(member("odd", 21, 240, age=-1.5), community)
-    lines = {line["model"]: line for line in made.lines}
+    told = json.loads(json.dumps(personal_row(LEARNING, {"odd": made}, {"odd": "240"})))
+    lines = {line["model"]: line for line in told["lines"]}
     assert list(lines) == [OWN, COMMUNITY, "recalibrate", "fine-tune", "interpolate"]
     assert lines[COMMUNITY]["gain"]["high"] < 0
     assert lines["interpolate"]["over_community"]["low"] > 0.1
     assert lines["interpolate"]["gain"]["low"] > -0.05
-    assert json.loads(json.dumps(personal_told({"odd": made})))["left_out"] == {}
+    assert told["left_out"] == {}
+    assert {line["subjects"] for line in told["lines"]} == {"240"}
     path = own_path(tmp_path, "odd")
     keep_own(path, made.models)
     x = member("odd", 21, 20).test.x
     for way, each in made.models.items():
-        again = kept_own(path, way, community).predict(MODEL, x, classes=True)
+        again = kept_own(path, way).predict(MODEL, x, classes=True)
         np.testing.assert_array_equal(again, each.predict(MODEL, x, classes=True))
     assert path.stat().st_mode & 0o077 == 0
     with pytest.raises(SettingsError, match="no model of the site's own"):
-        kept_own(own_path(tmp_path, "even"), "interpolate", community)
+        kept_own(own_path(tmp_path, "even"), "interpolate")
 
 
 def test_a_site_may_say_no_and_few_are_not_told(community):
-    assert (
-        own(member("shy", 31, 60, Limits(personalise=False)), community).why
-        == "the site makes no model of its own"
+    shy = own(member("shy", 31, 60, Limits(personalise=False)), community)
+    assert (shy.why, shy.models, list(shy.told)) == (
+        "the site makes no model of its own",
+        {},
+        [OWN, COMMUNITY],
     )
+    assert personal_row(LEARNING, {"shy": shy}, {}) == {"lines": [], "left_out": {"shy": shy.why}}
     small = member("small", 3, 60)
     assert own(small, community, frozenset(small.test.subjects[:4])).why
     rare = replace(small, test=replace(small.test, y=np.array([1] * 57 + [0] * 3)))
-    assert {(line["gain"], line["measures"] is None) for line in own(rare, community).lines} == {(None, True)}
+    found = own(rare, community)
+    assert (found.told, list(found.models)) == (None, list(LEARNING.personalise))
+    assert personal_row(LEARNING, {"rare": found}, {}) == {"lines": [], "left_out": {"rare": found.why}}
 
 
 def test_whoever_has_left_is_not_trained_on(community):
     site = member("odd", 21, 240, age=-1.5)
     left = frozenset((*site.rows.train.subjects[:300], *site.rows.validation.subjects, *site.test.subjects))
     half = replace(site, rows=replace(site.rows, train=_first(site.rows.train, 300)))
-    for one, other in zip(own(site, community, left).lines, own(half, community).lines, strict=True):
-        assert one == other
+    assert own(site, community, left).told == own(half, community).told
 
 
 def _first(rows: Scaled, count: int) -> Scaled:

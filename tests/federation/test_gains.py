@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from abaton.federation import Member, Rows
+from abaton.federation import COMMUNITY, Member, Rows
 from abaton.federation.baselines import train_alone
-from abaton.federation.gains import GainSettings, gains_row, site_gain
+from abaton.federation.gains import OWN, GainSettings, SiteGain, gains_row, personal_row, site_gain
 from abaton.federation.judging import site_counts
 from abaton.learning import logistic
 from abaton.learning.clinical import judge
@@ -50,24 +50,27 @@ def everybody(member: Member) -> frozenset[str]:
 
 def test_both_models_are_judged_as_everywhere_and_the_own_one_is_of_the_sites_rows_alone():
     member, learning = site(), Learning()
-    pair = site_gain(member, JUDGED, learning, (MODEL, BEST), everybody(member), WISH)
+    found = site_gain(member, JUDGED, learning, (MODEL, BEST), everybody(member), WISH)
     own = train_alone(MODEL, member.rows, learning.rules(2).training, WISH.epochs, WISH.seed)
-    for found, vector in ((pair.first, own), (pair.second, BEST)):
+    for name, vector in ((OWN, own), (COMMUNITY, BEST)):
         exact = replace(member, floor=1)  # what leaves is in groups; the site itself compares its people
         (counts,) = next(iter(site_counts(exact, JUDGED, MODEL, vector, everybody(member)).values()))
-        assert found.value == pytest.approx(judge(counts, resamples=0)["auroc"].value, abs=1e-12)
-    assert pair.difference.value == pytest.approx(pair.second.value - pair.first.value)
-    assert pair == site_gain(member, JUDGED, learning, (MODEL, BEST), everybody(member), WISH)
-    assert [len(each) for each in pair.row()] == [3, 3, 3]  # all that leaves
+        told = found.told[name].value
+        assert told.value == pytest.approx(judge(counts, resamples=0)["auroc"].value, abs=1e-12)
+    community = found.told[COMMUNITY]
+    assert community.over_own.value == pytest.approx(community.value.value - found.told[OWN].value.value)
+    assert found == site_gain(member, JUDGED, learning, (MODEL, BEST), everybody(member), WISH)
+    assert (list(found.told), found.models, found.why) == ([OWN, COMMUNITY], {}, "")
 
 
 def test_nothing_is_told_of_few_people():
     member = site()
     cases = [s for s, y in zip(member.test.subjects, member.test.y, strict=True) if y]
     inside = everybody(member) - set(cases[4:])
-    assert site_gain(member, JUDGED, Learning(), (MODEL, BEST), inside, WISH) is None
+    nothing = SiteGain(None, "fewer than 5 subjects to train or to test with")
+    assert site_gain(member, JUDGED, Learning(), (MODEL, BEST), inside, WISH) == nothing
     alone = frozenset([*member.test.subjects, *member.rows.train.subjects[:4]])
-    assert site_gain(member, JUDGED, Learning(), (MODEL, BEST), alone, WISH) is None
+    assert site_gain(member, JUDGED, Learning(), (MODEL, BEST), alone, WISH) == nothing
 
 
 def test_rows_of_those_who_left_are_not_used():
@@ -89,9 +92,16 @@ def test_values_are_compared_by_the_studys_first_measure():
     learning = Learning(task="value", network="linear", evaluation=Evaluation(metrics=("rmse",)))
     member, model = site(classes=False), learning.model(features=3, classes=0)
     judged = SimpleNamespace(classes=(), label=(10.0, 2.0))
-    pair = site_gain(member, judged, learning, (model, model.initial(0)), everybody(member), WISH)
-    assert pair.difference.value > 0  # an error that grows: the untrained community model is worse
-    assert gains_row(learning, {"kos": pair.row(), "troy": None})["sites"]["troy"] is None
+    found = site_gain(member, judged, learning, (model, model.initial(0)), everybody(member), WISH)
+    worse = found.told[COMMUNITY].over_own
+    assert worse.value > 0  # an error that grows: the untrained community model is worse
+    sites = gains_row(learning, {"kos": found, "troy": SiteGain(None, "few")})["sites"]
+    assert sites["troy"] is None
+    assert sites["kos"]["difference"]["value"] == worse.value
+    lines = personal_row(learning, {"kos": found, "troy": SiteGain(None, "few")}, {"kos": "80"})
+    gain = lines["lines"][1]["gain"]  # here it is how much smaller the error is
+    assert (gain["measure"], gain["value"], gain["low"]) == ("rmse", -worse.value, -worse.high)
+    assert (lines["lines"][1]["subjects"], lines["left_out"]) == ("80", {"troy": "few"})
 
 
 def test_a_site_does_no_more_work_than_it_bounds():

@@ -1,4 +1,4 @@
-"""A community model made a site's own, and two models compared on the same people."""
+"""A community model made a site's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from abaton.learning.clinical import (
     recalibration,
 )
 from abaton.learning.owning import WAYS, OwnModel, make_own
-from abaton.learning.paired import auroc_difference, error_difference
 
 SETTINGS = TrainSettings(epochs=40, batch_size=16, learning_rate=0.05)
 
@@ -115,36 +114,3 @@ def test_the_decision_curve_is_counted_by_hand():
     model, everybody = net_benefit(counts, np.array([0.5, 0.05]))
     assert model.tolist() == pytest.approx([1 / 4 - 1 / 4, 2 / 4 - 2 / 4 * 0.05 / 0.95])
     assert everybody.tolist() == pytest.approx([2 / 4 - 2 / 4, 2 / 4 - 2 / 4 * 0.05 / 0.95])
-
-
-def test_a_paired_interval_agrees_with_drawing_people_again():
-    rng = np.random.default_rng(5)
-    ill = rng.random(150) < 0.4
-    first = ill + rng.normal(0, 1.0, 150)
-    second = 0.7 * ill + 0.6 * (first - ill) + rng.normal(0, 0.8, 150)
-    found = auroc_difference(first, second, ill)
-    drawn = []
-    for _ in range(1500):
-        some = np.concatenate([rng.choice(np.flatnonzero(who), who.sum()) for who in (ill, ~ill)])
-        drawn.append(_rank_area(first[some], ill[some]) - _rank_area(second[some], ill[some]))
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    assert found.value == pytest.approx(_rank_area(first, ill) - _rank_area(second, ill))
-    assert found.low == pytest.approx(low, abs=0.02)
-    assert found.high == pytest.approx(high, abs=0.02)
-
-
-def _rank_area(said, ill) -> float:
-    from scipy.stats import rankdata
-
-    cases = ill.sum()
-    return float((rankdata(said)[ill].sum() - cases * (cases + 1) / 2) / (cases * (~ill).sum()))
-
-
-def test_a_paired_interval_of_errors_is_narrower_than_an_unpaired_one():
-    rng = np.random.default_rng(6)
-    actual = rng.normal(0, 5, 400)
-    wrong = rng.normal(0, 2, 400)
-    found = error_difference(actual + wrong, actual + 1.2 * wrong, actual)
-    assert found.low > 0
-    assert found.value == pytest.approx(0.2 * np.abs(wrong).mean())
-    assert np.isnan(error_difference(actual[:1], actual[:1], actual[:1]).value)

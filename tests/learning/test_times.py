@@ -71,12 +71,15 @@ def test_nothing_is_told_of_few_events_or_few_without_one():
 def test_two_models_are_compared_on_the_same_people():
     risk, y = sample(np.random.default_rng(5), 400)
     noise = np.random.default_rng(6).normal(size=400)
-    pair = compare_times((noise, risk), y)
-    assert pair.first.low < 0.5 < pair.first.high
-    assert pair.difference.value == pytest.approx(pair.second.value - pair.first.value)
-    assert pair.difference.low > 0
-    same = compare_times((risk, risk), y).difference
+    found = compare_times({"noise": noise, "risk": risk}, y)
+    assert found.of("noise").low < 0.5 < found.of("noise").high
+    better = found.difference("risk", "noise")
+    assert better.value == pytest.approx(found.of("risk").value - found.of("noise").value)
+    assert better.low > 0
+    same = found.difference("risk", "risk")
     assert (same.value, same.low, same.high) == (0, 0, 0)
+    nobody = compare_times({"risk": risk[:3]}, np.array([[1.0, 0], [2.0, 0], [3.0, 0]]))
+    assert math.isnan(nobody.of("risk").value)
 
 
 def test_the_loss_is_that_of_the_intervals_that_were_seen():

@@ -44,9 +44,9 @@ def test_a_small_hospital_is_the_same_in_every_form(small, kind):
 
 @pytest.fixture(scope="module")
 def population(tmp_path_factory):
-    """All four hospitals, twice as large as in the demonstration: 2,360 people."""
+    """All four hospitals as in the demonstration: 2,160 people."""
     folder = tmp_path_factory.mktemp("population")
-    counts = [write_population(folder / name, name, 2.0) for name in HOSPITALS]
+    counts = [write_population(folder / name, name, 1.0) for name in HOSPITALS]
     assert sum(counts) >= 2_000
     return folder
 

@@ -23,13 +23,13 @@ from abaton.federation.carriers import Carrier, Here
 from abaton.federation.course import point_of, some_versions, traffic_of
 from abaton.federation.explaining import coefficients_of, explanation_of, site_explained
 from abaton.federation.federation import Dossier, Federation, checked_name, new_name, states_of
-from abaton.federation.gains import GainSettings, gains_row, site_gain
+from abaton.federation.gains import GainSettings, site_gain, with_gains
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_models, layers_of
 from abaton.federation.learners import ConsentedLearner
 from abaton.federation.members import Dealt, Member, Members, Sums, federate
 from abaton.federation.notes import Notes
-from abaton.federation.personalising import keep_own, own_path, personal_told, site_own
+from abaton.federation.personalising import keep_own, own_path
 from abaton.federation.policy import policy_of
 from abaton.federation.prepared import Prepared, Scale
 from abaton.federation.reading import GateOf, Reading, Step, read_sites
@@ -433,23 +433,13 @@ class _About:
             point_of(version, judge({COMMUNITY: vector}, 0))
             for version, vector in (some_versions(store, row.run) if options.resamples else ())
         ]
-        gains = {}
-        if options.resamples and learning.personal is None:
-            step("each site against its own model")
-            wish = GainSettings(epochs, options.seed, options.resamples)
-            both = (model, models[COMMUNITY])
-            found = {
-                m.name: site_gain(m, members, learning, both, inside[m.name], wish) for m in members.each
-            }
-            gains = {
-                "gains": gains_row(learning, {name: p.row() if p else None for name, p in found.items()})
-            }
+        evaluation = judge(models, options.resamples)
+        wish = GainSettings(epochs, options.seed, options.resamples)
         return {
             "traffic": traffic,
-            "evaluation": {**judge(models, options.resamples), **gains},
+            **self._gains(store, row, (model, models[COMMUNITY]), inside, wish, evaluation, step),
             "progress": [point for each in points for point in each],
             **self._explained(model, models[COMMUNITY], inside, local),
-            **self._personal(store, row, model, models[COMMUNITY], inside, traffic),
         }
 
     def _explained(
@@ -476,32 +466,29 @@ class _About:
         linear = coefficients_of(model, vector, members.columns, use)
         return {"explanation": {**made, "coefficients": linear}}
 
-    def _personal(
+    def _gains(
         self,
         store: Store,
         row: RunRow,
-        model: Model,
-        vector: Vector,
+        models: tuple[Model, Vector],
         inside: Mapping[str, frozenset[str]],
-        traffic: Mapping[str, Mapping[str, int]],
+        wish: GainSettings,
+        evaluation: Mapping[str, Any],
+        step: Step,
     ) -> dict[str, Any]:
-        """What each site makes of the community model, if the study asks for it; the models stay with it."""
-        if not self.learning.personalise:
-            return {}
-        training = self.learning.rules(len(self.sites)).training
-        most = max((each["updates"] for each in traffic.values()), default=1)
-        settings = replace(training, epochs=training.epochs * most)
-        made = {
-            each.name: site_own(
-                each, self.learning, self.members, model, vector, inside[each.name], settings,
-                seed=self.options.seed, resamples=self.options.resamples,
-            )
+        """How models were judged, with what each site gains and makes of the community model; that stays with it."""
+        learning = self.learning
+        if learning.personal is not None or not (wish.resamples or learning.personalise):
+            return {"evaluation": evaluation}
+        step("each site against its own model")
+        found = {
+            each.name: site_gain(each, self.members, learning, models, inside[each.name], wish)
             for each in self.members.each
-        }  # fmt: skip
-        for name, each in made.items():
+        }
+        for name, each in found.items():
             if each.models:
                 keep_own(own_path(states_of(store, row.run), name), each.models)
-        return {"personal": personal_told(made)}
+        return with_gains(learning, evaluation, found)
 
 
 def _begin(prepared: Prepared, path: Path) -> None:

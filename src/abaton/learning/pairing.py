@@ -1,12 +1,12 @@
-"""Two models on the same subjects: how good each is, and by how much the second is better, by a paired bootstrap.
+"""Some models on the same subjects: how good each is, and by how much one is better, by a paired bootstrap.
 
-Whoever is drawn again is drawn for both models, so that what makes subjects hard for both cancels out.
+Whoever is drawn again is drawn for all models, so that what makes subjects hard for all of them cancels out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,29 @@ Statistic = Callable[[Floats], Floats]
 _TOGETHER = 100  # resamples drawn at once: memory stays small
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two models on the same subjects, and the second's measure less the first's."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """Some models on the same subjects: the measure of each, once and for every resample.
 
-    first: Estimate
-    second: Estimate
-    difference: Estimate
+    Attributes:
+        values: By model, the measure on the subjects as they are.
+        drawn: By model, the measure on each resample; the same subjects for all models.
+        level: Of the intervals.
+    """
 
-    def row(self) -> list[list[float]]:
-        """As plain values."""
-        return [list(asdict(each).values()) for each in (self.first, self.second, self.difference)]
+    values: Mapping[str, float]
+    drawn: Mapping[str, Floats]
+    level: float
+
+    def of(self, model: str) -> Estimate:
+        """How good a model is."""
+        return interval(self.values[model], self.drawn[model], self.level)
+
+    def difference(self, model: str, other: str) -> Estimate:
+        """A model's measure less that of another one."""
+        return interval(
+            self.values[model] - self.values[other], self.drawn[model] - self.drawn[other], self.level
+        )
 
 
 def chance_statistic(
@@ -85,25 +97,24 @@ def value_statistic(predicted: Floats, actual: Floats, measure: str) -> Statisti
     return statistic
 
 
-def compare_pair(
-    first: Statistic,
-    second: Statistic,
+def compare_models(
+    models: Mapping[str, Statistic],
     strata: NDArray[np.integer],
     *,
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
-) -> Pair:
-    """Both models and their difference with bootstrap intervals; subjects of each stratum are drawn apart.
+) -> Compared:
+    """Some models with bootstrap intervals, and of the differences between them; each stratum is drawn apart.
 
     >>> labels = np.array([0, 0, 1, 1])
     >>> def model(*ill): return chance_statistic(np.array([[1 - p, p] for p in ill]), labels, [1], "auroc")
-    >>> pair = compare_pair(model(0.1, 0.4, 0.3, 0.8), model(0.1, 0.2, 0.3, 0.8), labels)
-    >>> pair.first.value, pair.second.value, pair.difference.value
+    >>> found = compare_models({"a": model(0.1, 0.4, 0.3, 0.8), "b": model(0.1, 0.2, 0.3, 0.8)}, labels)
+    >>> found.of("a").value, found.of("b").value, found.difference("b", "a").value
     (0.75, 1.0, 0.25)
     """
     chance = np.random.default_rng(seed)
-    drawn: tuple[list[Floats], list[Floats]] = ([], [])
+    drawn: dict[str, list[Floats]] = {name: [np.empty(0)] for name in models}
     groups = [np.flatnonzero(strata == each) for each in np.unique(strata)]
     for begin in range(0, resamples, _TOGETHER):
         weights = np.zeros((min(_TOGETHER, resamples - begin), len(strata)))
@@ -111,13 +122,8 @@ def compare_pair(
             weights[:, group] = chance.multinomial(
                 len(group), np.full(len(group), 1 / len(group)), len(weights)
             )
-        for made, statistic in zip(drawn, (first, second), strict=True):
-            made.append(statistic(weights))
+        for name, statistic in models.items():
+            drawn[name].append(statistic(weights))
     once = np.ones((1, len(strata)))
-    values = [float(statistic(once)[0]) for statistic in (first, second)]
-    one, two = (np.concatenate(made) if made else np.empty(0) for made in drawn)
-    return Pair(
-        interval(values[0], one, level),
-        interval(values[1], two, level),
-        interval(values[1] - values[0], two - one, level),
-    )
+    values = {name: float(statistic(once)[0]) for name, statistic in models.items()}
+    return Compared(values, {name: np.concatenate(made) for name, made in drawn.items()}, level)

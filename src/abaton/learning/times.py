@@ -7,7 +7,7 @@ one the higher chance. Each site compares its own people, and sums over them add
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from statistics import NormalDist
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.learning.clinical import Estimate, Floats
-from abaton.learning.pairing import Pair
 
 _UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
@@ -117,22 +116,45 @@ def judge_pairs(sums: PairSums, *, level: float = 0.95) -> dict[str, Estimate]:
     return {"concordance": _around(value, 2 * math.sqrt(max(0.0, squares)) / sums.pairs, level)}
 
 
-def compare_times(chances: Sequence[NDArray[Any]], y: NDArray[Any], *, level: float = 0.95) -> Pair:
-    """Two models on the same subjects, and the second's concordance less the first's, with intervals."""
-    (right, pairs), (other, _) = (pairs_of(each, y) for each in chances)
-    total = float(pairs.sum())
-    if not total:
-        return Pair(_UNKNOWN, _UNKNOWN, _UNKNOWN)
-    values = float(right.sum()) / total, float(other.sum()) / total
-    added = [2 * (mine - value * pairs) / total for mine, value in zip((right, other), values, strict=True)]
-    one, two, between = (float(np.sqrt(np.dot(each, each))) for each in (*added, added[1] - added[0]))
-    return Pair(
-        _around(values[0], one, level),
-        _around(values[1], two, level),
-        _around(values[1] - values[0], between, level, lowest=-1.0),
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedTimes:
+    """Some models on the same subjects, by the concordance of each.
+
+    Attributes:
+        values: By model, its concordance; no number if no two subjects are comparable.
+        added: By model, what each subject adds to how far the concordance may be off.
+        level: Of the intervals.
+    """
+
+    values: Mapping[str, float]
+    added: Mapping[str, Floats]
+    level: float
+
+    def of(self, model: str) -> Estimate:
+        """How good a model is."""
+        return _around(self.values[model], float(np.linalg.norm(self.added[model])), self.level)
+
+    def difference(self, model: str, other: str) -> Estimate:
+        """A model's concordance less that of another one."""
+        between = float(np.linalg.norm(self.added[model] - self.added[other]))
+        return _around(self.values[model] - self.values[other], between, self.level, lowest=-1.0)
+
+
+def compare_times(
+    chances: Mapping[str, NDArray[Any]], y: NDArray[Any], *, level: float = 0.95
+) -> ComparedTimes:
+    """Some models on the same subjects, with intervals for large samples; what is hard for all of them cancels out."""
+    values, added = {}, {}
+    for name, each in chances.items():
+        right, pairs = pairs_of(each, y)
+        total = float(pairs.sum()) or math.nan
+        values[name] = float(right.sum()) / total
+        added[name] = 2 * (right - values[name] * pairs) / total
+    return ComparedTimes(values, added, level)
 
 
 def _around(value: float, deviation: float, level: float, lowest: float = 0.0) -> Estimate:
+    if math.isnan(value):
+        return _UNKNOWN
     reach = NormalDist().inv_cdf((1 + level) / 2) * deviation
     return Estimate(value, max(lowest, value - reach), min(1.0, value + reach))

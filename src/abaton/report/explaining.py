@@ -42,10 +42,10 @@ def explaining_figures(results: Mapping[str, Any]) -> dict[str, Figure]:
 def personal_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
     """What each site gains: every model there against the one that the site has of its own rows, paired."""
     models = list(dict.fromkeys(line["model"] for line in lines if line["model"] != "own"))
-    measure = next((line["gain"]["measure"] for line in lines if line["gain"]), "")
+    measure = lines[0]["gain"]["measure"]
     data = []
     for number, model in enumerate(models):
-        known = [line for line in lines if line["model"] == model and line["gain"]]
+        known = [line for line in lines if line["model"] == model and line["gain"]["low"] is not None]
         data.append(
             {
                 "type": "scatter",
@@ -57,11 +57,11 @@ def personal_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
                 "marker": {"color": COLOURS[number % len(COLOURS)], "size": 9},
             }
         )
-    places = [_place(line) for line in lines if line["model"] != "own" and line["gain"]]
+    places = [_place(line) for line in lines if line["model"] != "own" and line["gain"]["low"] is not None]
     rows = [
         (
             line["site"], line["model"], line["subjects"],
-            "too few" if line["measures"] is None else _said(line["measures"].get(measure), "–"),
+            _said(line["measures"][measure]),
             "–" if line["model"] == "own" else _said(line["gain"]),
             "–" if line["model"] == "community" else _said(line["over_community"]),
             ", ".join(f"{name} {value:.2f}" for name, value in line["chosen"].items()) or "–",

@@ -130,7 +130,7 @@ def _worse(run: Run) -> list[str]:
     sites = [
         line["site"]
         for line in lines
-        if line["model"] == COMMUNITY and line["gain"] and line["gain"]["high"] < 0
+        if line["model"] == COMMUNITY and line["gain"]["high"] is not None and line["gain"]["high"] < 0
     ]
     return (
         [f"The site's own model is better than the community model at: {', '.join(sites)}."] if sites else []

@@ -192,7 +192,7 @@ def _said(run: Run, table: Table, site: str, way: str) -> tuple[Floats, Floats]:
 def _own(run: Run, table: Table, site: str, way: str) -> tuple[Floats, Floats]:
     """What a site's own model says; it was fitted to the site's people, so it needs no other calibration."""
     use = run.row.recipe["use"]
-    mine = kept_own(own_path(states_of(run.store, run.name), site), way, run.vector())
+    mine = kept_own(own_path(states_of(run.store, run.name), site), way)
     classes = bool(use["classes"])
     said = mine.predict(run.trained, run.scaled(table.x), classes=classes)
     if classes:

@@ -14,7 +14,9 @@ from abaton.study import load_study
 def rounds(four) -> Demonstration:
     """The four hospitals on a ground of their own, so that the study can be another one: synchronous rounds."""
     file = four.sites[0].parent.parent / "study.toml"
-    text = file.read_text().replace("rounds = 16", 'rounds = 3\npolicy = "SyncDVW"')
+    text = file.read_text().replace(
+        "rounds = 16", 'rounds = 3\npolicy = "SyncDVW"\npersonalise = ["recalibrate", "interpolate"]'
+    )
     text += '\n[learning.explanation]\nimportance = 1\ndependence = ["age", "sex"]\npoints = 3\n'
     file.write_text(text)
     for site in four.sites:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 
+import numpy as np
 import pytest
 from tests.federation.network.loops import Loop
 
 from abaton.engines.flower import Parcel
 from abaton.errors import Refused
 from abaton.federation import StudyOptions, run_study
+from abaton.federation.federation import states_of
 from abaton.federation.network import FIELDS, Wish
 from abaton.federation.network.fields import fields_of
 from abaton.federation.network.keeping import Folder
+from abaton.federation.personalising import kept_own, own_path
 from abaton.governance import Registry, metadata
 from abaton.learning import Reply, Request
 from abaton.site import load_site, open_site, subject_tag
@@ -57,6 +61,26 @@ def test_a_network_gives_the_same_digests_and_measures_as_one_machine(rounds, st
         each["auroc"] for each in here.result["progress"]
     ]
     assert not list((tmp_path / "members").glob("*/*/*.safetensors")), "sites forget a run that has ended"
+    assert_own_models_stay(tmp_path / "members", store, there, here)
+
+
+def assert_own_models_stay(members, store, there, here):
+    """What sites make of the community model is told alike, and lies with them: the same as on one machine."""
+    assert there.result["personal"] == here.result["personal"]
+    models = {(line["site"], line["model"]) for line in there.result["personal"]["lines"]}
+    told = [site for site, gain in there.result["evaluation"]["gains"]["sites"].items() if gain is not None]
+    assert models == set(product(told, ("own", "community", "recalibrate", "interpolate")))
+    assert told
+    for site in ("athens", "kos", "pergamon", "trikala"):
+        path = own_path(members / site, there.run)
+        assert path.stat().st_mode & 0o077 == 0
+        for way in ("recalibrate", "interpolate"):
+            mine, same = kept_own(path, way), kept_own(own_path(states_of(store, here.run), site), way)
+            np.testing.assert_array_equal(
+                mine.community, store.vectors.get(store.models(there.run)[-1].digest)
+            )
+            np.testing.assert_array_equal(mine.tuned, same.tuned)
+            assert (mine.weight, mine.line) == (same.weight, same.line)
 
 
 @pytest.mark.slow
@@ -188,7 +212,14 @@ def test_who_withdraws_is_out_of_the_file_too(four, store, tmp_path):
 
 def test_every_answer_holds_listed_fields_only_and_every_listed_field_is_used(rounds, store, tmp_path):
     loop = Loop(tmp_path, rounds.study, rounds.sites, replace(WISH, resamples=20))
-    spoilt = Parcel("answer", {"holds": []}, {"body": b'{"gain": [[1, 2], "x"]}'})
+    standing = {
+        "value": [0.7, 0.6, 0.8],
+        "over_own": [0, 0, 0],
+        "over_community": [0, 0, 0],
+        "chosen": {"row 7": 1},
+    }
+    said = {"why": "", "gain": {"own": standing, "community": standing}}
+    spoilt = Parcel("answer", {"holds": []}, {"body": json.dumps(said).encode()})
     loop.post.fate = lambda desk, parcel: spoilt if (desk.name, parcel.kind) == ("kos", "gain") else None
     seen: dict[str, set[str]] = {}
 

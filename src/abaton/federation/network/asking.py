@@ -18,6 +18,7 @@ from abaton.engines.flower.seats import MOST_EVALUATIONS
 from abaton.engines.reasons import UNREADABLE_ANSWER
 from abaton.errors import AbatonError
 from abaton.federation.explaining import SiteExplained
+from abaton.federation.gains import SiteGain
 from abaton.federation.judging import Told
 from abaton.federation.members import Sums, check_enough, scale_of, told_of
 from abaton.federation.network.shapes import cohort_told
@@ -232,8 +233,13 @@ def judged(
 
 
 def gained(
-    survey: Survey, about: Mapping[str, Any], names: Sequence[str], model: Vector, settings: Mapping[str, int]
-) -> dict[str, list[list[float]] | None]:
+    survey: Survey,
+    about: Mapping[str, Any],
+    names: Sequence[str],
+    model: Vector,
+    settings: Mapping[str, int],
+    ways: Sequence[str],
+) -> dict[str, SiteGain]:
     """What each site gains by the community model; a site that does not say so readably is left out.
 
     Args:
@@ -242,13 +248,14 @@ def gained(
         names: The sites.
         model: The community model.
         settings: How long sites train their own models, and how the intervals are drawn.
+        ways: How the study lets sites make the community model their own.
     """
     parcel = _judging({**about, **settings}, [model], "gain")
     made = {}
     for name, answer in survey.ask(dict.fromkeys(names, parcel)).items():
         if answer.reason is None:
             with suppress(*_SPOILT):
-                made[name] = gain_from(body_of(answer)["gain"])
+                made[name] = gain_from(body_of(answer), ways)
     return made
 
 

@@ -22,7 +22,7 @@ from abaton.errors import AbatonError, SettingsError
 from abaton.federation.course import point_of, some_versions, traffic_of
 from abaton.federation.explaining import coefficients_of, explanation_of
 from abaton.federation.federation import Dossier, Federation, new_name
-from abaton.federation.gains import gains_row
+from abaton.federation.gains import with_gains
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_counts
 from abaton.federation.network.asking import Preparation, Step, cases_of, explained, gained, judged
@@ -274,17 +274,18 @@ class Controller:
             return judge_counts(self._learning, classes, floor, last, seed=seed, resamples=resamples)
 
         points = [point_of(version, judge(i, 0)) for i, (version, _) in enumerate(some)]
-        traffic, gains = traffic_of(Journal(store, row.run), self._model.layout.size), {}
-        if resamples and self._learning.personal is None:
+        traffic = traffic_of(Journal(store, row.run), self._model.layout.size)
+        evaluation = {"evaluation": judge(len(models) - 1, resamples)}
+        if self._learning.personal is None and (resamples or self._learning.personalise):
             self.step("sites compare it with models of their own")
             most = max((each["updates"] for each in traffic.values()), default=1)
             epochs = self._learning.rules(len(members)).training.epochs * most
             wish = {"epochs": epochs, "seed": seed, "resamples": resamples}
-            found = gained(self._survey, about, members, models[-1], wish)
-            gains = {"gains": gains_row(self._learning, found)}
+            found = gained(self._survey, about, members, models[-1], wish, self._learning.personalise)
+            evaluation = with_gains(self._learning, evaluation["evaluation"], found)
         return {
             "traffic": traffic,
-            "evaluation": {**judge(len(models) - 1, resamples), **gains},
+            **evaluation,
             "progress": [point for each in points for point in each],
             **self._explained(row, about, members, models[-1], floor),
         }

@@ -41,6 +41,7 @@ from abaton.federation.network.wording import (
     worded,
 )
 from abaton.federation.notes import Notes
+from abaton.federation.personalising import keep_own, own_path
 from abaton.federation.policy import StudyPolicy, policy_of
 from abaton.federation.reading import Reading, read_sites
 from abaton.federation.rolls import Roll
@@ -288,14 +289,16 @@ class RunDesk(Desk):
         return worded("answer", {}, {"told": told})
 
     def _gain(self, drawer: Drawer, parcel: Parcel) -> Parcel:
-        """What the site gains: it trains a model of its own rows alone, which stays here, and compares."""
+        """What the site gains: it makes models of its own, which stay here in a file, and compares."""
         kept, learning, (community,) = self._kept, self._desk.study.learning, self._models(drawer, parcel)
         assert learning is not None
         wish = GainSettings(*(int(parcel.about[key]) for key in ("epochs", "seed", "resamples"))).bounded()
         self._policy.answers_once("gain", community, wish.epochs, wish.seed, wish.resamples)
         both = self.learner.model, community
-        pair = site_gain(kept.member, kept, learning, both, self._inside(), wish)
-        return worded("answer", {}, {"gain": gain_row(pair.row()) if pair else None})
+        found = site_gain(kept.member, kept, learning, both, self._inside(), wish)
+        if found.models:  # beside the run's folder, which is emptied when the run ends
+            keep_own(own_path(self.place.folder, self._run), found.models)
+        return worded("answer", {}, gain_row(found))
 
     def _explain(self, drawer: Drawer, parcel: Parcel) -> Parcel:
         """What a model goes by, as far as the study asks for it and the site's limits allow it."""

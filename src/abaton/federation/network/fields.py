@@ -63,8 +63,10 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "holds": _HOLDS,
     },
     "gain": {
-        "body/gain": "how good the site's own model and the community model are on its test rows, and the difference, "
-        "each with its interval; nothing where a class has fewer people than the smallest count",
+        "body/why": "why the site tells nothing, or makes nothing of the community model; empty if it does",
+        "body/gain": "how good the site's own model, the community model and what the site makes of it are on its test "
+        "rows, the differences, each with its interval, and the weight or line that it chose; nothing where a class "
+        "has fewer people than the smallest count",
         "holds": _HOLDS,
     },
     "explain": {

@@ -16,16 +16,19 @@ import numpy as np
 from abaton.engines.flower import Parcel
 from abaton.errors import PayloadError
 from abaton.federation.explaining import SiteExplained, inputs_of, points_of
+from abaton.federation.gains import OWN, SiteGain, Standing
 from abaton.federation.judging import Counted, Subset, Told
 from abaton.federation.members import Sums
 from abaton.federation.prepared import Scale
-from abaton.learning.clinical import BINS, ScoreCounts
+from abaton.federation.run import COMMUNITY
+from abaton.learning.clinical import BINS, Estimate, ScoreCounts
 from abaton.learning.times import PairSums
 from abaton.learning.values import ValueSums
 from abaton.records.features import Column, Moments, Statistics
 from abaton.study import Explanation
 
 _BODY = "body"
+_CHOSEN = frozenset({"weight", "intercept", "slope"})  # what a site chooses for a model of its own
 _LARGEST = 1 << 26
 _MOST = 1 << 53  # whole numbers beyond are not exact in JSON
 
@@ -80,18 +83,37 @@ def told_from(rows: Sequence[Any], cases: int) -> Told:
     return made
 
 
-def gain_row(gain: Sequence[Sequence[float]]) -> list[list[float | None]]:
-    """What a site gains as plain values: a number that cannot be told is nothing."""
-    return [[each if math.isfinite(each) else None for each in estimate] for estimate in gain]
+def gain_row(found: SiteGain) -> dict[str, Any]:
+    """What a site gains as plain values: measures and differences of every model, or why there is nothing."""
+    told = None if found.told is None else {name: each.row() for name, each in found.told.items()}
+    return {"why": found.why, "gain": told}
 
 
-def gain_from(rows: object) -> list[list[float]] | None:
-    """What a site gains, read with care: three numbers with their intervals, or nothing."""
-    if rows is None:
-        return None
-    if not isinstance(rows, list) or [len(each) for each in rows if isinstance(each, list)] != [3, 3, 3]:
+def gain_from(row: Mapping[str, Any], ways: Sequence[str]) -> SiteGain:
+    """What a site gains, read with care: of its own model, the community model and the study's ways, and no others."""
+    told, why = row["gain"], text(row["why"])
+    if told is None:
+        return SiteGain(None, why)
+    if not isinstance(told, dict) or list(told) not in ([OWN, COMMUNITY], [OWN, COMMUNITY, *ways]):
         raise unreadable()
-    return [[math.nan if each is None else numbers([each], length=1)[0] for each in row] for row in rows]
+    return SiteGain({name: _standing(each) for name, each in told.items()}, why)
+
+
+def _standing(row: Mapping[str, Any]) -> Standing:
+    chosen = row["chosen"]
+    if not isinstance(chosen, dict) or not chosen.keys() <= _CHOSEN:
+        raise unreadable()
+    value, over_own, over_community = (
+        _estimate(row[name]) for name in ("value", "over_own", "over_community")
+    )
+    told = {name: numbers([each], length=1)[0] for name, each in chosen.items()}
+    return Standing(value, over_own, over_community, told)
+
+
+def _estimate(row: object) -> Estimate:
+    if not isinstance(row, list) or len(row) != 3:
+        raise unreadable()
+    return Estimate(*(math.nan if each is None else numbers([each], length=1)[0] for each in row))
 
 
 def explained_row(told: SiteExplained) -> dict[str, Any]:
