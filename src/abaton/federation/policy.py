@@ -148,7 +148,7 @@ class StudyPolicy(SitePolicy):
         return Reply(about, reply.payload)
 
     def _single_nobody_out(self, asked: Request) -> None:
-        """Refuse an update from a model that is sure, and right, about all rows but a few: it would be those few rows."""
+        """Refuse an update from a model that is right about all rows but a few: it would be those few rows."""
         assert asked.settings is not None
         assert asked.model is not None
         if self.contract.small_sites:

@@ -248,7 +248,7 @@ def _cut(orders: Sequence[NDArray[np.int64]], size: int) -> Batches:
 
 
 def _counts(batches: Batches, rows: int, settings: TrainSettings) -> Numbers:
-    """By how much each row's gradient counts in an update, to first order: momentum lets early batches count for more."""
+    """By how much each row's gradient counts in an update, to first order: by momentum early batches count for more."""
     kept, made = settings.momentum, np.zeros(rows)
     for left, batch in zip(range(len(batches), 0, -1), batches, strict=True):
         made[batch] += settings.learning_rate * (1 - kept**left) / (1 - kept) / len(batch)

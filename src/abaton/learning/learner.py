@@ -96,8 +96,8 @@ class Learner:
     """Trains on one site's examples.
 
     Everything random comes from the run's seed, the learner's name and the task (and the site's secret, where the order
-    of its rows is its own), so the same task always gives the same update. What must stay at the site (the codec's memory, running statistics, a kept momentum) stays in this object,
-    for one run: `forget` begins the next.
+    of its rows is its own), so the same task always gives the same update. What must stay at the site (the codec's
+    memory, running statistics, a kept momentum) stays in this object, for one run: `forget` begins the next.
 
     Args:
         name: the site's name.
