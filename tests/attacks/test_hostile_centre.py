@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 from tests.attacks.conftest import Centre
 
+from abaton.codecs import Key, parse
+from abaton.control import TrainSettings
+from abaton.control.draw import round_key
 from abaton.engines.flower.desk import run_folder
 from abaton.federation.network.keeping import Folder
 from abaton.federation.network.previewing import _choice
 from abaton.federation.network.wording import body_of
 from abaton.federation.notes import Notes
 from abaton.governance import Registry, metadata
+from abaton.lab.rebuilding import difference, matched, read_off
+from abaton.learning import Examples, Learner, logistic
 from abaton.site import Ledger, load_site, subject_tag
 from abaton.store import Database
 
@@ -83,6 +88,36 @@ def test_a_model_that_singles_out_a_row_is_not_trained_on(ready):
     assert ready.train(0, start).reason is None
     assert ready.train(1, np.full_like(start, 1e6)).reason == REFUSED
     assert ready.train(1, start + np.float32(0.01)).reason is None
+
+
+def test_without_a_policy_one_step_on_one_row_is_the_row():
+    """What the settings above would give: the weights' change over the bias's."""
+    rng = np.random.default_rng(0)
+    data = Examples(rng.normal(size=(60, 7)).astype(np.float32), rng.integers(0, 2, 60))
+    learner = Learner("site", logistic(features=7, classes=2), data, parse("raw"), 1)
+    made = learner.train("task", 0, learner.model.initial(1), TrainSettings(steps=1, batch_size=1))
+    update = learner.codec.decode(made.payload, learner.model.layout, Key(round_key(1, 0), "site"))
+    found = read_off(difference(update))
+    assert matched(data.x.astype(np.float64), found, np.zeros(7, bool)) == 1
+
+
+def test_a_model_that_leaves_one_row_to_learn_from_gives_no_update(centre, monkeypatch):
+    """Near the last model, so that its distance is no reason, and right about everybody but one."""
+    centre.prepare()
+    monkeypatch.setattr(Learner, "resting", lambda self, model, settings: 1.5)
+    assert centre.train(0, centre.start()).reason == REFUSED
+    monkeypatch.setattr(Learner, "resting", lambda self, model, settings: 9.0)
+    assert centre.train(0, centre.start()).reason is None
+
+
+def test_the_order_of_rows_does_not_follow_from_what_the_centre_knows(centre):
+    """Two sites with the same rows, seed, name, task and model, and secrets of their own, send two updates."""
+    centre.prepare()
+    first = centre.train(0, centre.start()).blobs["update"]
+    assert centre.train(0, centre.start()).blobs["update"] == first
+    other = Centre(centre.made, centre.folder / "other")
+    other.prepare()
+    assert other.train(0, other.start()).blobs["update"] != first
 
 
 def test_no_version_is_trained_on_twice_and_none_after_the_last(ready):

@@ -65,7 +65,8 @@ def test_what_goes_to_a_cluster_of_a_learner_is_numbers_and_no_consents(four, st
     learner = seen["athens"]
     assert learner.elsewhere() is Learner, "a plain learner, which asks nobody"
     values = work.values_of(learner)
-    assert values == {"name": "athens", "seed": 5, "secret": b"secret".hex(), "batch": None}
+    secret = b"secret".hex()
+    assert values == {"name": "athens", "seed": 5, "secret": secret, "batch": None, "own_order": True}
     assert {name: rows.dtype.kind for name, rows in work.pack(learner).items()} == {
         "train/x": "f", "train/y": "i", "validation/x": "f", "validation/y": "i",
     }  # fmt: skip

@@ -55,11 +55,13 @@ class ConsentedLearner(Learner):
         roll: Who may be used.
         floor: The smallest number of subjects that are trained on.
         batch: The largest batch that the site allows, if it limits it.
-        secret: What feeds the noise for privacy.
+        secret: What feeds the noise for privacy, and decides in which order rows are trained on.
 
     Attributes:
         tells: Turns a number of people into what may be told of it.
     """
+
+    own_order = True
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ Whatever engine carries the task, its worker asks here. Refusals are counted; th
 Invariants:
 (1) no task is done that trains otherwise than the study document says, or from a model far from the last;
 (2) a version is answered once, and a model is scored once;
-(3) no update rests on fewer rows than the site allows, and none leaves beyond the privacy budget, over all runs;
+(3) no update rests on fewer rows than the site allows, none on a few that a model singles out, and none leaves beyond
+    the privacy budget, over all runs;
 (4) what is counted leaves in stretches no finer than the smallest count, and only of people that `site.ledger` allows.
 """
 
@@ -137,6 +138,7 @@ class StudyPolicy(SitePolicy):
         floor = 1 if self.contract.small_sites else min(rows, self.terms.fewest_rows)
         if about["steps"] * self._batch(asked) < floor:
             raise _refused(f"the update would rest on fewer than {floor} rows")
+        self._single_nobody_out(asked)
         self._spend(asked)
         about["examples"] = self.people_told(rows, complete=asked.settings.complete)
         about["loss"] = None if about["loss"] is None else rounded(about["loss"])
@@ -144,6 +146,16 @@ class StudyPolicy(SitePolicy):
         if asked.key != self.notes.answered[1]:
             self.notes.answer(asked.version, asked.key, self._length(asked.version, reply.payload))
         return Reply(about, reply.payload)
+
+    def _single_nobody_out(self, asked: Request) -> None:
+        """Refuse an update from a model that is right about all rows but a few: it would be those few rows."""
+        assert asked.settings is not None
+        assert asked.model is not None
+        if self.contract.small_sites:
+            return  # the noise of the privacy budget hides single rows
+        least = min(self.terms.smallest_batch, self.learner.size(asked.settings) / 2)
+        if self.learner.resting(asked.model, asked.settings) < least:
+            raise _refused(f"the model leaves fewer than {least:g} rows to learn from")
 
     def _spend(self, asked: Request) -> None:
         """Draw on the privacy budget, which is one for all runs over the site's people."""

@@ -1,4 +1,4 @@
-"""A site's own secret of a run: what keys the fingerprint of its data and feeds its noise for privacy.
+"""A site's own secret of a run: it keys the fingerprint of its data, shuffles its rows and feeds its noise for privacy.
 
 In a simulation it follows from the seed, so that a run can be made again to the bit. In real time it is drawn, and
 kept in the folder where the site keeps its learner's memory, readable by its account alone.

@@ -95,9 +95,9 @@ _BLANK = _Blank()
 class Learner:
     """Trains on one site's examples.
 
-    Everything random comes from the run's seed, the learner's name and the task, so the same task always gives the same
-    update. What must stay at the site (the codec's memory, running statistics, a kept momentum) stays in this object,
-    for one run: `forget` begins the next.
+    Everything random comes from the run's seed, the learner's name and the task (and the site's secret, where the order
+    of its rows is its own), so the same task always gives the same update. What must stay at the site (the codec's
+    memory, running statistics, a kept momentum) stays in this object, for one run: `forget` begins the next.
 
     Args:
         name: the site's name.
@@ -110,9 +110,13 @@ class Learner:
         batch: the largest batch that the site allows, if it limits it.
 
     Attributes:
+        own_order: whether the order in which rows are trained on follows from the secret, too. Whoever knows the order
+            knows by how much each row counts in an update: as many updates as rows are then equations enough for all.
         policy: what the learner's site does not do and does not let go of; asked by whatever carries its tasks.
         downlink: how versions of the community model travel to it, if they are compressed.
     """
+
+    own_order = False
 
     def __init__(
         self,
@@ -192,6 +196,21 @@ class Learner:
         """How many examples a task is trained on."""
         held = self.validation if settings.complete else None
         return len(self.examples) + (0 if held is None else len(held))
+
+    def resting(self, model: Vector, settings: TrainSettings) -> float:
+        """On how many examples an update from a model rests: those that it gets right weigh little in it.
+
+        The square of the sum of what is wrong over the sum of its squares: as many as there are if all are equally
+        wrong, one if a single one is.
+        """
+        data = self._data(settings)
+        said = self.model.score(model, data, self._local).predictions
+        if data.y.ndim > 1:  # several answers for an example: no single one can be made to stand out
+            return float(len(data))
+        known = said[np.arange(len(data)), data.y] if said.ndim == 2 else said
+        wrong = np.abs((1.0 if said.ndim == 2 else np.asarray(data.y, np.float64)) - known.astype(np.float64))
+        squares = float(wrong @ wrong)
+        return float(wrong.sum()) ** 2 / squares if squares else float(len(data))
 
     @property
     def declared(self) -> int:
@@ -320,6 +339,7 @@ class Learner:
     def _generator(self, task: str) -> np.random.Generator:
         """Everything random in a task, from the run's seed, the learner's name and the task."""
         text = f"learner\x1f{self.seed}\x1f{self.name}\x1f{task}".encode()
+        text += self._task_secret(task) if self.own_order else b""
         digest = hashlib.blake2b(text, digest_size=32).digest()
         state, stream = int.from_bytes(digest[:16], "little"), int.from_bytes(digest[16:], "little") | 1
         bits = np.random.PCG64(_BLANK)  # type: ignore[arg-type]  # which takes any such sequence

@@ -95,6 +95,7 @@ def values_of(learner: Learner) -> dict[str, Any]:
         "seed": learner.seed,
         "secret": learner.secret.hex(),
         "batch": learner.batch,
+        "own_order": learner.own_order,
     }
 
 
@@ -165,7 +166,7 @@ def _learner(values: Mapping[str, Any], means: Any, rows: Arrays) -> Learner:
     made = kind(
         values["name"], model, train, codec, values["seed"], validation, secret=secret, batch=values["batch"]
     )
-    made.downlink = downlink
+    made.downlink, made.own_order = downlink, values["own_order"]
     return made
 
 
