@@ -15,7 +15,7 @@ from tests.governance.conftest import DOCUMENT, STUDY, person
 from abaton.governance import Action, Ask, Reason, Registry, judge
 from abaton.governance.consents import windows
 from abaton.governance.elsewhere import is_plain, keep_terms, set_opt_outs
-from abaton.governance.forms import Doubt, Form, read, together
+from abaton.governance.forms import Doubt, Form, is_clear, read, together
 
 PLACE = Path(__file__).parent / "forms"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -221,3 +221,50 @@ def test_nonsense_says_nothing(nonsense):
     reading = read(nonsense, FORMS.values())
     assert reading.doubt is Doubt.UNREADABLE
     assert together([reading]).is_no
+
+
+def allowed_by(*consents: dict) -> set[str]:
+    readings = [read(each, FORMS.values()) for each in consents]
+    said = together(readings) if is_clear(readings) else None
+    return set() if said is None else {WORDS[action] for action in Action if said.windows.get(action)}
+
+
+def changed(consent: dict, **more: object) -> dict:
+    return {**json.loads(json.dumps(consent)), **more}
+
+
+MII = next(each for each in resources("mii") if each["patient"]["reference"] == "Patient/allowed")
+LATER = "2025-06-01T10:00:00+02:00"
+
+
+def test_a_no_inside_a_part_takes_something_out_however_deep():
+    deep = changed(MII)
+    part = next(each for each in deep["provision"]["provision"] if ".5.3.7\"" in json.dumps(each))
+    part["provision"] = [{"type": "deny", "code": part["code"]}]
+    assert allowed_by(MII) == {"collect", "train"}
+    assert allowed_by(deep) == {"train"}
+    part["provision"] = [{"type": "deny", "provision": [{"type": "deny"}]}]
+    assert allowed_by(deep) == set()
+    part["provision"] = [{"type": "permit", "code": part["code"]}]  # does it widen or narrow?
+    assert read(deep, FORMS.values()).doubt is Doubt.UNREADABLE
+    assert allowed_by(deep) == set()
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"provision": {"type": "deny", "period": {"start": "some day"}}},
+        {"provision": {"type": "permit", "provision": [{"type": "permit", "provision": [{"type": "permit"}]}]}},
+        {"provision": None},
+        {"modifierExtension": [{"url": "https://hospital.example/not"}]},
+        {"implicitRules": "https://hospital.example/rules"},
+    ],
+)
+def test_what_is_said_last_and_cannot_be_understood_lets_no_older_yes_stand(newer):
+    last = changed(MII, dateTime=LATER, **newer)
+    assert allowed_by(MII, last) == allowed_by(last, MII) == set()
+    assert allowed_by(MII, changed(last, status="entered-in-error")) == {"collect", "train"}
+    assert allowed_by(MII, changed(last, policy=[{"uri": "https://other.example"}])) == {"collect", "train"}
+    assert allowed_by(changed(last, dateTime="2019-01-01"), MII) == {"collect", "train"}
+    undated = {name: value for name, value in last.items() if name != "dateTime"}
+    assert allowed_by(MII, undated) == set()

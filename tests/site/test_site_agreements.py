@@ -100,6 +100,25 @@ def test_forms_of_elsewhere_let_those_in_who_signed(house, site):
     assert consented(file) == 2
 
 
+def test_whose_newest_form_cannot_be_understood_is_out_until_it_is_clear_and_not_withdrawn(house, site):
+    file = site(FORMS, 'registry = "governance.db"')
+    write(house / "records", named("allowed", "again"))
+    forms_of(house, "mii")
+    read_agreements(file, study(), NOW)
+    assert consented(file) == 2
+    signed = house / "consents" / "mii.ndjson"
+    clear = signed.read_text()
+    mine = next(line for line in clear.splitlines() if "Patient/allowed" in line)
+    broken = {**json.loads(mine), "dateTime": "2026-02-01", "provision": {"type": "deny", "period": {"start": "?"}}}
+    signed.write_text(clear + json.dumps(broken) + "\n")
+    done = read_agreements(file, study(), NOW + timedelta(days=1))
+    assert done.leaving == 0
+    assert consented(file, NOW + timedelta(days=1)) == 1
+    signed.write_text(clear)
+    read_agreements(file, study(), NOW + timedelta(days=2))
+    assert consented(file, NOW + timedelta(days=2)) == 2
+
+
 def roll(file, when: datetime = NOW) -> Roll:
     return Roll(
         file, study(), "run", {f"Patient/{n}": f"p{n}" for n in range(4)}, lambda at: when + timedelta(0, at)

@@ -3,7 +3,8 @@
 A person may have signed several forms, each told by one Consent resource or by many. All that they say about an
 action is put together: of what holds at a moment the newest statement decides, and a no wins over a yes of the same
 time. What a mapping does not name allows nothing; what limits a yes in a way that cannot be kept here makes it no yes;
-what limits a no is only believed where it is clear that the no is about something else.
+what limits a no is only believed where it is clear that the no is about something else. What cannot be understood may be
+a no: whoever has said it last is out until it is clear.
 
 Invariants:
 (1) a Consent of no form that the mapping names says nothing; a missing, other or unreadable part never allows more;
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ _UNDERSTOOD = {
     "extension",
 }
 _TICK = timedelta(microseconds=1)
+_BROKEN = (KeyError, TypeError, AttributeError, IndexError, ValueError)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Doubt(StrEnum):
@@ -93,6 +96,7 @@ class Reading:
         kinds: The only resource types that it is about, if it names any.
         except_kinds: Resource types that it leaves out.
         doubt: Why it says nothing; nothing if it does say something.
+        unclear: When that was said of which nobody knows whether it is a yes or a no.
     """
 
     patient: str
@@ -100,6 +104,7 @@ class Reading:
     kinds: frozenset[str] | None = None
     except_kinds: frozenset[str] = frozenset()
     doubt: Doubt | None = None
+    unclear: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,13 @@ def _gaps(windows: Iterable[Window], start: datetime, end: datetime | None) -> I
         yield at, end
 
 
+def is_clear(readings: Iterable[Reading]) -> bool:
+    """Whether a person's newest statement of all is one that can be understood."""
+    each = list(readings)
+    newest = max((said.given for reading in each for said in reading.said), default=_FIRST)
+    return all(reading.unclear is None or reading.unclear < newest for reading in each)
+
+
 def together(readings: Iterable[Reading]) -> Terms:
     """What all Consents of one person allow."""
     said: list[Said] = []
@@ -216,7 +228,7 @@ def read(consent: object, forms: Iterable[Form]) -> Reading:
     patient = _patient(consent)
     try:
         return _read(consent, patient, forms)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+    except _BROKEN:
         return Reading(patient, doubt=Doubt.UNREADABLE)
 
 
@@ -248,25 +260,25 @@ def _patient(consent: object) -> str:
 def _read(consent: Any, patient: str, forms: Iterable[Form]) -> Reading:
     if consent["resourceType"] != "Consent" or not patient:
         return Reading(patient, doubt=Doubt.UNREADABLE)
-    if "implicitRules" in consent or "modifierExtension" in consent:
-        return Reading(patient, doubt=Doubt.TURNED_ROUND)
+    turned = "implicitRules" in consent or "modifierExtension" in consent
     form = next((each for each in forms if _is_of(consent, each)), None)
     if form is None:
-        return Reading(patient, doubt=Doubt.OTHER_FORM)
+        return Reading(patient, doubt=Doubt.TURNED_ROUND if turned else Doubt.OTHER_FORM)
+    if consent["status"] not in ("active", "rejected"):
+        return Reading(patient)  # no longer in force, or never was
     given = first_moment(consent.get("dateTime"))
+    if turned:
+        return Reading(patient, doubt=Doubt.TURNED_ROUND, unclear=given or _LAST)
     if given is None:
-        return Reading(patient, doubt=Doubt.UNREADABLE)
-    everything = frozenset(Action)
-    match consent["status"]:
-        case "active":
-            provision = consent["provision"]
-        case "rejected":
-            return Reading(patient, (Said(given, yes=False, actions=everything, start=given, end=None),))
-        case _:  # no longer in force, or never was
-            return Reading(patient)
-    return _Provisions(form, given, "research" in _codes_of(consent["scope"], _SCOPE)).read(
-        patient, provision
-    )
+        return Reading(patient, doubt=Doubt.UNREADABLE, unclear=_LAST)
+    if consent["status"] == "rejected":
+        everything = frozenset(Action)
+        return Reading(patient, (Said(given, yes=False, actions=everything, start=given, end=None),))
+    provisions = _Provisions(form, given, "research" in _codes_of(consent["scope"], _SCOPE))
+    try:
+        return provisions.read(patient, consent["provision"])
+    except _BROKEN:
+        return Reading(patient, doubt=Doubt.UNREADABLE, unclear=given)
 
 
 def _is_of(consent: Mapping[str, Any], form: Form) -> bool:
@@ -288,10 +300,12 @@ class _Provisions:
     def read(self, patient: str, root: Mapping[str, Any]) -> Reading:
         """All that they say."""
         parts, kinds = root.get("provision", []), _kinds(root)
-        if kinds is None or any("provision" in part for part in parts):
-            return Reading(patient, doubt=Doubt.UNREADABLE)
-        if any("modifierExtension" in each for each in (root, *parts)):
-            return Reading(patient, doubt=Doubt.TURNED_ROUND)
+        inner = [each for part in parts for each in _within(part)]
+        # A no inside a part takes something out; a yes there may widen or narrow, and nobody can say which.
+        if kinds is None or any(each["type"] != "deny" for each in inner):
+            return Reading(patient, doubt=Doubt.UNREADABLE, unclear=self.given)
+        if any("modifierExtension" in each for each in (root, *parts, *inner)):
+            return Reading(patient, doubt=Doubt.TURNED_ROUND, unclear=self.given)
         start, end = self._time(root, (self.given, None))
         if root.get("type") == "permit":
             self._yes(root, (start, end))
@@ -304,6 +318,8 @@ class _Provisions:
                 self._yes({**_of_root(root), **part}, self._time(part, (start, end)))
             elif part["type"] == "deny":
                 self._no(part, self._time(part, (start, end)))
+        for each in inner:
+            self._no(each, self._time(each, (start, end)))
         return Reading(patient, tuple(self.said), kinds or None, frozenset(self.except_kinds))
 
     def _time(self, provision: Mapping[str, Any], outer: Window) -> Window:
@@ -357,6 +373,13 @@ class _Provisions:
         if not named and "code" not in provision and "action" not in provision:
             named = {ANY}
         return frozenset(action for action, codes in self.form.actions.items() if codes & named)
+
+
+def _within(provision: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """All provisions inside one, however deep."""
+    for inner in provision.get("provision", []):
+        yield inner
+        yield from _within(inner)
 
 
 def _of_root(root: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from abaton.documents.problems import Guide
 from abaton.documents.toml import checked_toml
 from abaton.errors import Refused, SettingsError
 from abaton.governance import Permit, Registry, TakenOver, ground_noted, keep_terms, set_opt_outs
-from abaton.governance.forms import Reading, read, said_no, together
+from abaton.governance.forms import Reading, is_clear, read, said_no, together
 from abaton.site.answers import FHIR_JSON, document
 from abaton.site.consent import list_digest, publish, subject_tag
 from abaton.site.document import OptOutsPart, PermitPart
@@ -131,7 +131,8 @@ def _read_forms(
             remedy="check consent.forms.resources",
         )
     done.people = len(people)
-    named = {subject_tag(key, patient): patient for patient in people}
+    # Whose newest form cannot be understood is as one whose form is not there: out until it is clear.
+    named = {subject_tag(key, patient): patient for patient, said in people.items() if is_clear(said)}
     terms = {tag: together(people[patient]) for tag, patient in named.items()}
     done.taken = keep_terms(registry, terms, study.study.id, study.hash, when)
     done.out = tuple(named[tag] for tag in done.taken.out)
