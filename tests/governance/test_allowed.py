@@ -27,7 +27,7 @@ from abaton.governance.cohorts import take_snapshot
 from abaton.governance.consents import ended
 from abaton.governance.elsewhere import set_opt_outs
 
-PEOPLE = [person(f"somebody {number}") for number in range(8)]
+PEOPLE = [person(f"somebody {number}") for number in range(12)]
 
 
 def judged(registry: Registry, action: Action, when) -> frozenset[str]:

@@ -257,7 +257,7 @@ def has_quick_commands(page: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "page", filter(has_quick_commands, PAGES), ids=lambda page: str(page.relative_to(ROOT))
+    "page", list(filter(has_quick_commands, PAGES)), ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_quick_commands_of_a_page_are_done_in_order(page, tmp_path, monkeypatch):
     """Those that need nothing but each other; the tutorial and the pages of commands are run as a whole elsewhere."""

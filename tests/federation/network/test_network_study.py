@@ -316,11 +316,11 @@ def test_a_judgement_that_is_not_readable_is_not_counted(few, store, tmp_path):
 @pytest.mark.parametrize(
     "spoilt", [b"{}", b'{"why": "", "explained": {"subjects": 9, "told": [], "shuffled": {}, "means": {}}}']
 )
-def test_an_explanation_that_is_not_readable_is_left_out(few, store, tmp_path, spoilt):
-    loop = Loop(tmp_path, few.study, few.sites, FEW)
+def test_an_explanation_that_is_not_readable_is_left_out(rounds, store, tmp_path, spoilt):
+    loop = Loop(tmp_path, rounds.study, rounds.sites, WISH)
     other = Parcel("answer", {}, {"body": spoilt})
     loop.post.fate = lambda desk, parcel: other if (desk.name, parcel.kind) == ("kos", "explain") else None
     told = loop.run(store).result["explanation"]
     assert told["left_out"] == {"kos": "unreadable answer"}
-    assert told["sites"] == ["pergamon", "trikala"]
+    assert told["sites"] == ["athens", "pergamon", "trikala"]
     assert told["importance"]
