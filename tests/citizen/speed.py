@@ -1,4 +1,4 @@
-"""Measure the page in Chromium, in processor time of the whole browser: python -m tests.citizen.speed, after make citizen."""
+"""Measure the page in Chromium, in processor time of all its processes: python -m tests.citizen.speed."""
 
 from __future__ import annotations
 
