@@ -36,6 +36,22 @@ def rows(head, *lines, times=6):
     return "\n".join([head, *(line.replace("#", str(n)) for n in range(times) for line in lines)]) + "\n"
 
 
+def test_columns_without_a_name_are_passed_over_and_two_of_one_name_are_told(tmp_path):
+    text = rows(
+        "Patient;Datum;Systolisch;Raucher;Gewicht;Gewicht;;",
+        "#;01.06.2023;140,5;ja;80;81;;",
+        "#;02.06.2023;141,5;nein;;;;",
+    )
+    mapping, told = guessed(tmp_path, checkups=text)
+    assert set(mapping.tables[0].columns) == {"Systolisch", "Raucher"}
+    assert mapping.tables[0].columns["Raucher"].values["ja"] == "snomed|449868002"
+    assert told["checkups.csv", "Gewicht"] == (
+        "left out",
+        "two columns are called so: give each a name of its own",
+    )
+    assert ("checkups.csv", "") not in told
+
+
 def test_units_follow_from_the_size_of_numbers_or_the_name(tmp_path):
     text = rows("PID,Cholesterol,Creatinine (umol/l),SBP,HDL", "#,5.2,88,140,-")
     mapping, told = guessed(tmp_path, labs=text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from abaton.site.tables import known
@@ -108,8 +108,13 @@ class _Table:
     """Guesses what one table is."""
 
     def __init__(self, seen: Sample, things: Sequence[tuple[Thing, str]], guesses: list[Guess]) -> None:
-        self._seen, self._things, self._guesses = seen, things, guesses
+        self._things, self._guesses = things, guesses
         self._used: set[str] = set()
+        names = [each.name for each in seen.columns]
+        alone = tuple(each for each in seen.columns if each.name and names.count(each.name) == 1)
+        self._seen = replace(seen, columns=alone)
+        for name in dict.fromkeys(name for name in names if name and names.count(name) > 1):
+            self._note(name, "left out", "two columns are called so: give each a name of its own")
 
     def text(self) -> str:
         """The table's part of the mapping; empty if nothing of it was understood."""

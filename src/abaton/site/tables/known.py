@@ -85,8 +85,8 @@ def _found(names: str, code: str) -> Thing:
 
 THINGS: tuple[Thing, ...] = (
     _measured("age,alter,age at visit", ("30525-0", "a", 0, 120)),
-    _measured("systolic,sbp,systolic bp,systolic blood pressure,sysbp", ("8480-6", "mm[Hg]", 60, 250)),
-    _measured("diastolic,dbp,diastolic bp,diastolic blood pressure,diabp", ("8462-4", "mm[Hg]", 30, 150)),
+    _measured("systolic,sbp,systolic bp,systolic blood pressure,sysbp,systolisch", ("8480-6", "mm[Hg]", 60, 250)),
+    _measured("diastolic,dbp,diastolic bp,diastolic blood pressure,diabp,diastolisch", ("8462-4", "mm[Hg]", 30, 150)),
     _measured("heart rate,heartrate,pulse,hr", ("8867-4", "/min", 30, 220)),
     _measured("bmi,body mass index", ("39156-5", "kg/m2", 10, 70)),
     _measured("weight,body weight,gewicht", ("29463-7", "kg", 20, 250)),
@@ -114,12 +114,12 @@ THINGS: tuple[Thing, ...] = (
     _found("copd", "13645005"),
     _found("myocardial infarction,mi", "22298006"),
     Thing(
-        _called("smoking,smoker,smoking status,tobacco"),
+        _called("smoking,smoker,smoking status,tobacco,raucher,rauchen"),
         (Form("loinc|72166-2"),),
         values={
-            **dict.fromkeys(("daily", "current", "yes", "smoker"), "snomed|449868002"),
+            **dict.fromkeys(("daily", "current", "yes", "smoker", "ja"), "snomed|449868002"),
             **dict.fromkeys(("former", "ex", "quit", "ex-smoker"), "snomed|8517006"),
-            **dict.fromkeys(("never", "no", "non-smoker"), "snomed|266919005"),
+            **dict.fromkeys(("never", "no", "non-smoker", "nein"), "snomed|266919005"),
         },
     ),
 )  # fmt: skip
