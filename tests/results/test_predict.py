@@ -155,6 +155,32 @@ def test_another_population_is_flagged_and_an_impossible_one_refused(ended, tmp_
     assert one.people[0].unusual == ("systolic",)
 
 
+@pytest.mark.parametrize(
+    ("code", "factor", "column"),
+    [
+        ("2093-3", 1 / 38.665, "cholesterol"),
+        ("2160-0", 88.42, "creatinine"),
+        ("8480-6", 0.133322, "systolic"),
+    ],
+    ids=["mmol/L as mg/dL", "umol/L as mg/dL", "kPa as mm[Hg]"],
+)
+def test_numbers_under_the_wrong_units_name_are_refused_for_one_person_too(
+    ended, tmp_path, code, factor, column
+):
+    found = refusals(ended, bundle(tmp_path / "wrong.json", 1, about(code, times(factor)), skip=1))
+    assert any(each.startswith(f"{column}: the mean is") and "another unit" in each for each in found)
+
+
+def test_children_and_an_empty_bundle_are_refused(ended, tmp_path):
+    def young(resource: dict[str, Any]) -> dict[str, Any]:
+        return {**resource, "birthDate": "2016-05-01"} if resource["resourceType"] == "Patient" else resource
+
+    assert "whom the study would not take" in refusals(ended, bundle(tmp_path / "young.json", 3, young))[0]
+    assert refusals(ended, bundle(tmp_path / "empty.json", 0)) == [
+        "records: there is nobody whom the model could be asked about"
+    ]
+
+
 def test_every_reason_has_a_line_and_no_record_is_in_it(ended, tmp_path):
     source = bundle(tmp_path / "kg.json", 1, about("8480-6", with_unit("kg")))
     told = CliRunner().invoke(
