@@ -225,7 +225,7 @@ def matched(x: Numbers, found: Numbers, flags: NDArray[np.bool_]) -> int:
     taken: dict[int, int] = {}
 
     def seat(row: int, tried: set[int]) -> bool:
-        for guess in near[row]:
+        for guess in map(int, near[row]):
             if guess not in tried:
                 tried.add(guess)
                 if guess not in taken or seat(taken[guess], tried):
