@@ -8,7 +8,8 @@ from tests.engines.ray import odd
 from abaton.control import Arrived, from_row
 from abaton.engines.ray import work
 from abaton.errors import SettingsError
-from abaton.federation import StudyOptions, resume_study, run_study
+from abaton.federation import StudyOptions, carriers, resume_study, run_study
+from abaton.federation.secret import simulated_secret
 from abaton.governance import Registry, metadata
 from abaton.lab.demo import NOW
 from abaton.learning import Learner
@@ -81,7 +82,9 @@ def test_without_ray_the_engine_is_refused_in_one_line(four, store, monkeypatch)
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_a_synchronous_study_gives_the_same_digests_on_virtual_local_and_ray(four, store, ray):
+def test_a_synchronous_study_gives_the_same_digests_on_virtual_local_and_ray(four, store, ray, monkeypatch):
+    """If sites draw the secrets that they have under the virtual clock: rows are shuffled by them."""
+    monkeypatch.setattr(carriers, "kept_secret", lambda states, site: simulated_secret(5, site))
     study, made = synchronous(four.study), {}
     for engine in ("virtual", "local", "ray"):
         options = StudyOptions(5, resamples=0)

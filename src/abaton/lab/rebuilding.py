@@ -33,6 +33,7 @@ Batches = list[NDArray[np.int64]]
 
 WITHIN = 0.1
 _ROUNDING = 1e-7  # of a 32-bit number near 1: how exactly an update can be read
+_FEW = 30  # rows: the search is quick, and can be begun in several ways
 _LARGEST = 8.0  # deviations that a guess may lie off the mean
 
 
@@ -91,15 +92,16 @@ def batches_of(name: str, model: Model, seed: int, task: str, rows: int, setting
 def rebuild(heard: Sequence[Overheard], rows: int, settings: TrainSettings, turns: int = 12) -> Numbers:
     """Rows that, trained on, give the updates that were overheard, as nearly as the search comes to them.
 
-    It begins from as many of the updates as there are rows and a few more, then from twice as many, then from all.
+    It begins from what all updates say to first order; for few rows also from what the first ones say.
     """
     exact = sum(len(each.update) for each in heard) * (10 * _ROUNDING) ** 2
     found, least = np.zeros((rows, len(heard[0].start) - 1)), np.inf
-    for many in (rows + 2, 3 * rows // 2 + 2, 2 * rows, len(heard)):
+    begun = (rows + 2, 3 * rows // 2 + 2, 2 * rows) if rows <= _FEW else ()
+    for many in (*begun, len(heard)):
         x, missed = _searched(heard, *_first_guess(heard[:many], rows, settings), settings, turns)
         if missed < least:
             found, least = x, missed
-        if least < exact or many >= len(heard):
+        if least < exact:
             break
     return found
 
@@ -223,7 +225,7 @@ def matched(x: Numbers, found: Numbers, flags: NDArray[np.bool_]) -> int:
     taken: dict[int, int] = {}
 
     def seat(row: int, tried: set[int]) -> bool:
-        for guess in near[row]:
+        for guess in map(int, near[row]):
             if guess not in tried:
                 tried.add(guess)
                 if guess not in taken or seat(taken[guess], tried):

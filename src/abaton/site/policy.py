@@ -11,7 +11,7 @@ class PolicyPart(Part):
     """Bounds that the site keeps whatever the centre asks; the study document is the contract for everything else.
 
     Attributes:
-        smallest_batch: The fewest rows that one step of training rests on.
+        smallest_batch: The fewest rows that one step of training rests on, and that a model leaves to learn from.
         fewest_rows: The fewest rows that an update rests on; with fewer a site takes part only under a privacy budget,
             in a study with rounds and without scores.
         reach: How many times further than the site's own updates a model may lie from the one before it.

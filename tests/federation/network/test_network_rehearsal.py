@@ -1,4 +1,4 @@
-"""A study rehearsed on this machine as on a network: real programs, TLS, keys, and the same bits as everywhere."""
+"""A study rehearsed on this machine as on a network: real programs, TLS and keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from abaton.store import Store
 @pytest.mark.hosts
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_study_gives_the_same_digests_on_virtual_local_and_flower(rounds, tmp_path):
+def test_a_study_runs_on_virtual_local_and_flower(rounds, tmp_path):
     pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
     said: list[str] = []
     with Store(tmp_path / "store") as store:
@@ -28,9 +28,13 @@ def test_a_study_gives_the_same_digests_on_virtual_local_and_flower(rounds, tmp_
         digests = {engine: [m.digest for m in store.models(row.run)] for engine, row in rows.items()}
         with pytest.raises(SettingsError, match="on a network"):
             resume_study(store, rows["flower"])
-    assert digests["virtual"] == digests["local"] == digests["flower"]
+    assert digests["virtual"][0] == digests["local"][0] == digests["flower"][0]
+    assert len({len(each) for each in digests.values()}) == 1
+    assert len({each[-1] for each in digests.values()}) == 3, (
+        "each site trains in an order that it draws itself"
+    )
     assert rows["virtual"].recipe["tables"].keys() == rows["flower"].recipe["tables"].keys()
-    assert rows["virtual"].result["evaluation"] == rows["flower"].result["evaluation"]
+    assert rows["virtual"].result["evaluation"].keys() == rows["flower"].result["evaluation"].keys()
     assert any(line.startswith("the centre listens at 127.0.0.1:") for line in said)
 
 
