@@ -3,8 +3,8 @@
 A person may have signed several forms, each told by one Consent resource or by many. All that they say about an
 action is put together: of what holds at a moment the newest statement decides, and a no wins over a yes of the same
 time. What a mapping does not name allows nothing; what limits a yes in a way that cannot be kept here makes it no yes;
-what limits a no is only believed where it is clear that the no is about something else. What cannot be understood may be
-a no: whoever has said it last is out until it is clear.
+what limits a no is only believed where it is clear that the no is about something else. What cannot be understood may
+be a no: whoever has said it last is out until it is clear.
 
 Invariants:
 (1) a Consent of no form that the mapping names says nothing; a missing, other or unreadable part never allows more;
