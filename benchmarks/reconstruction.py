@@ -92,7 +92,7 @@ class Site:
         self.learner, self.rows = site.learner(making), len(train.y)
         if not self.policy:
             self.learner.policy, self.learner.own_order = AdmitsAll(), False
-        self.worker = Worker(self.learner)
+        self.worker, self.given = Worker(self.learner), 0
         self.settings = self.study.learning.training.plain()
 
     def update(self, version: int, model: Vector) -> Vector | None:
@@ -100,7 +100,9 @@ class Site:
         task = TrainTask(f"{version}.{self.member.name}", self.member.name, version, model, self.settings)
         reply = self.worker.answer(task)
         if "reason" in reply.about:
+            assert self.policy, "a site without a policy answers everything"
             return None
+        self.given += 1
         key = Key(round_key(SEED, version), self.member.name)
         return self.learner.codec.decode(reply.payload, self.model.layout, key)
 
@@ -152,6 +154,7 @@ def _study(
                 yield _line(f"{about}, {sent}: rows rebuilt", found, guess, policy=False)
             site = Site(_learning(study, codec=codec), _fresh(member), now, policy=True)
             found = matched(x, site.same_again(versions), flags)
+            yield Measure(f"{about}, {sent}: updates given, default policy", site.given, "")
             yield _line(f"{about}, {sent}: rows rebuilt", found, guess, policy=True)
         for policy in (False, True):
             site = Site(_learning(study, codec="raw"), _fresh(member), now, policy)
@@ -247,6 +250,10 @@ def _fresh(member: Member) -> Member:
 
 def _demonstration(folder: Path) -> tuple[Study, Sequence[Member], Sequence[Column], datetime]:
     made = demonstration(folder, 3)
+    for path in made.sites:  # people answered another document than those with other codecs
+        path.write_text(
+            path.read_text().replace('registry = "consents.db"', 'ground = "nobody here is real"')
+        )
     readings = read_sites(made.study, [load_site(path) for path in made.sites], NOW)
     members = federate(made.study, readings, SEED)
     return made.study, members.each, members.columns, NOW
