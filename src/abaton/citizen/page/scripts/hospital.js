@@ -1,4 +1,4 @@
-// Fetching one's own records from a hospital (SMART on FHIR, standalone launch): the person signs in there and says yes there.
+// Fetching your own records from a hospital (SMART on FHIR, standalone launch): the person signs in there and says yes there.
 // What the hospital hands out for that is in this window's memory alone, and is gone when the records are here.
 import { sha256, utf8 } from "./bytes.js";
 import { base64url } from "./links.js";
