@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abaton.errors import SettingsError
+from abaton.errors import PayloadError, SettingsError
 from abaton.federation import POOLED, StudyOptions, run_study
+from abaton.federation.judging import Subset
 from abaton.federation.reading import read_sites
+from abaton.learning.times import PairSums
 from abaton.report.finding import finding
 from abaton.results.usable import usable
 from abaton.site import load_site
@@ -242,3 +244,19 @@ def test_new_people_are_told_their_chance_within_the_follow_up(judged):
     assert 0 < float(low) < 0.2 < float(high) < 1
     with pytest.raises(SettingsError, match="times"):
         usable(judged)
+
+
+def test_sums_of_pairs_travel_and_impossible_ones_are_refused():
+    pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
+    from abaton.federation.network.wording import told_from, told_row
+
+    told = {Subset("all sites", "all"): PairSums(40, 12, 300.5, 420.0, 3000.0, 4000.0, 6000.0)}
+    assert told_from(told_row(told), 0) == told
+    for wrong in (
+        [40, 41, 1, 2, 1, 1, 1],
+        [40, 12, 5, 2, 1, 1, 1],
+        [40, 12, -1, 2, 1, 1, 1],
+        [4.5, 1, 1, 2, 1, 1, 1],
+    ):
+        with pytest.raises(PayloadError):
+            told_from([["all sites", "all", wrong]], 0)

@@ -21,7 +21,7 @@ from abaton.control import (
     Plain,
     Trimmed,
 )
-from abaton.control.score import MEASURES, VALUE_MEASURES
+from abaton.control.score import MEASURES, task_of
 from abaton.learning import Personal, SklearnModel
 from abaton.study import (
     Learning,
@@ -105,8 +105,8 @@ def test_a_setting_reaches_the_rules_survives_both_forms_and_is_in_the_hash(line
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_measure_of_the_weighting_can_be_named(measure):
-    values = measure in VALUE_MEASURES
-    more = {"task": "value", "network": "linear"} if values else {}
+    task = task_of(measure)
+    more = {"task": task, "network": "linear" if task == "value" else "logistic"}
     learning = Learning(policy={"name": "SyncDVW", "measure": measure}, **more)
     assert learning.rules(3).validation.measure == measure
 
