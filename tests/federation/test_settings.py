@@ -173,7 +173,7 @@ def test_a_privacy_budget_holds_over_a_network(hospitals, tmp_path):
         assert store.models(row.run)[-1].metrics["epsilon"] <= 20
 
 
-PERSONAL = {"network": "mlp(4)", "personal": {"layers": ["2"]}, "rounds": 4}
+PERSONAL = {"network": "mlp(4)", "personal": {"layers": ["2"]}, "rounds": 12}
 
 
 def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, tmp_path):
