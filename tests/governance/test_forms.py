@@ -239,7 +239,7 @@ LATER = "2025-06-01T10:00:00+02:00"
 
 def test_a_no_inside_a_part_takes_something_out_however_deep():
     deep = changed(MII)
-    part = next(each for each in deep["provision"]["provision"] if ".5.3.7\"" in json.dumps(each))
+    part = next(each for each in deep["provision"]["provision"] if '.5.3.7"' in json.dumps(each))
     part["provision"] = [{"type": "deny", "code": part["code"]}]
     assert allowed_by(MII) == {"collect", "train"}
     assert allowed_by(deep) == {"train"}
@@ -254,7 +254,12 @@ def test_a_no_inside_a_part_takes_something_out_however_deep():
     "newer",
     [
         {"provision": {"type": "deny", "period": {"start": "some day"}}},
-        {"provision": {"type": "permit", "provision": [{"type": "permit", "provision": [{"type": "permit"}]}]}},
+        {
+            "provision": {
+                "type": "permit",
+                "provision": [{"type": "permit", "provision": [{"type": "permit"}]}],
+            }
+        },
         {"provision": None},
         {"modifierExtension": [{"url": "https://hospital.example/not"}]},
         {"implicitRules": "https://hospital.example/rules"},

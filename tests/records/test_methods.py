@@ -213,7 +213,11 @@ def test_text_is_scrubbed_of_the_persons_own_words():
     ],
 )
 def test_letters_and_digits_that_look_alike_are_seen_through(text, kept):
-    person = {"resourceType": "Patient", "id": "77", "name": [{"family": "Karolidis", "given": ["Nikos", "Paul"]}]}
+    person = {
+        "resourceType": "Patient",
+        "id": "77",
+        "name": [{"family": "Karolidis", "given": ["Nikos", "Paul"]}],
+    }
     assert black_out(text, words_of(person)) == kept
 
 

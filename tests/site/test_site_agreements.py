@@ -109,7 +109,11 @@ def test_whose_newest_form_cannot_be_understood_is_out_until_it_is_clear_and_not
     signed = house / "consents" / "mii.ndjson"
     clear = signed.read_text()
     mine = next(line for line in clear.splitlines() if "Patient/allowed" in line)
-    broken = {**json.loads(mine), "dateTime": "2026-02-01", "provision": {"type": "deny", "period": {"start": "?"}}}
+    broken = {
+        **json.loads(mine),
+        "dateTime": "2026-02-01",
+        "provision": {"type": "deny", "period": {"start": "?"}},
+    }
     signed.write_text(clear + json.dumps(broken) + "\n")
     done = read_agreements(file, study(), NOW + timedelta(days=1))
     assert done.leaving == 0
