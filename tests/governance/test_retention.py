@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import os
 
+import sqlalchemy as sql
 from tests.governance.conftest import DAY, NOW, STUDY, WHEN, asking
 from tests.governance.test_withdrawal import World, addresses, bytes_on_disk, world
 
-from abaton.governance import Audit, Holdings, Reason, due, enforce, verify
+from abaton.governance import Ask, Audit, Holdings, Reason, due, enforce, schema, verify
 from abaton.governance.cohorts import take_snapshot
 from abaton.governance.consents import Action
 from abaton.governance.retention import Due
@@ -31,7 +32,7 @@ def test_a_study_ends_then_goes_and_the_report_says_so(world, tmp_path):
     listed = due(near, NOW + 21 * DAY)
     assert {(item.what, item.count) for item in listed} == {
         ("queued-envelopes", 3), ("consents", 2), ("subjects", 2), ("cohorts", 2), ("rounds", 1),
-        ("vault-rows", 2),
+        ("vault-rows", 2), ("general-opt-ins", 2),
     }  # fmt: skip
     assert due(near, NOW + 21 * DAY) == listed  # looking changes nothing
     assert enforce(near, NOW + 21 * DAY) == listed
@@ -55,3 +56,18 @@ def test_uploads_that_nobody_completed_are_swept(world):
     assert enforce(holdings, NOW) == [Due("stale-uploads", "", 1)]
     assert world.inbox.uploaded(digest) == 0
     assert len(world.inbox.received(STUDY)) == 3
+
+
+def test_a_persons_wish_to_be_told_goes_with_their_last_study_and_a_no_stays(world):
+    registry, other = world.registry, "other-study"
+    publish_terms(world)
+    ann, _ = registry.subjects(STUDY)
+    registry.publish(other, "ab" * 32, NOW, ends=NOW + 30 * DAY, keep_until=NOW + 40 * DAY)
+    registry.enrol({ann: None}, other, "ab" * 32, NOW)
+    holdings = Holdings(world.database, outbox=world.outbox, vault=world.vault)
+    assert Due("general-opt-ins", STUDY, 1) in enforce(holdings, NOW + 21 * DAY)
+    assert registry.reason(Ask(ann, other, "ab" * 32), NOW + 22 * DAY) is Reason.IN_FORCE
+    registry.withdraw(ann, "", NOW + 23 * DAY)
+    assert "general-opt-ins" not in {item.what for item in enforce(holdings, NOW + 41 * DAY)}
+    held = world.database.read(lambda c: {row.subject for row in c.execute(sql.select(schema.consents))})
+    assert held == {ann}

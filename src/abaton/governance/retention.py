@@ -2,7 +2,7 @@
 
 A study that has ended is closed: nothing more is collected or used for it. A study whose time of keeping is over loses
 everything, at the site and at the centre: envelopes, rows of the vault with their keys, consents, cohorts, finished
-withdrawals and receipts about people. What stays is the study's document, the ledger of used numbers and the audit
+withdrawals and receipts about people, and with a person's last study their wish to be told of studies. What stays is the study's document, the ledger of used numbers and the audit
 chain, which hold tags at most; withdrawals that are still under way go on to their end. Uploads that nobody completed
 and keys that belong to no row are swept up. Doing it again finds nothing left to do.
 """
@@ -20,7 +20,7 @@ from abaton.governance.audit import Entry, append_in
 from abaton.governance.outbox import Outbox
 from abaton.governance.registry import Registry
 from abaton.governance.senders import forget_nonces
-from abaton.governance.standing import Published
+from abaton.governance.standing import Published, in_chunks, newest_of, read_consent
 from abaton.governance.vault import Vault
 from abaton.governance.words import moment, stamp
 from abaton.store import Database
@@ -120,8 +120,22 @@ def _counts(holdings: Holdings, study: str) -> dict[str, int]:
             for what, table in _OF_STUDY.items()
         }
 
+    def wishes(connection: sql.Connection) -> int:
+        return len(_last_wishes(connection, study))
+
     counted = holdings.database.read(work)
+    counted["general-opt-ins"] = holdings.database.read(wishes)
     return counted | ({"vault-rows": holdings.vault.count(study)} if holdings.vault else {})
+
+
+def _last_wishes(connection: sql.Connection, study: str) -> list[str]:
+    """The people of a study, and of no other, who wish to be told of studies; a no to all of them stays."""
+    table = schema.subjects
+    others = sql.select(table.c.subject).where(table.c.study != study)
+    chosen = sql.select(table.c.subject).where(table.c.study == study, table.c.subject.not_in(others))
+    people = list(connection.scalars(chosen))
+    wished = newest_of(connection, people, "")
+    return sorted(who for who, text in wished.items() if read_consent(text).get("status") == "active")
 
 
 def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
@@ -140,6 +154,10 @@ def _empty(holdings: Holdings, study: Published, when: datetime) -> None:
         ours = sql.select(snapshots.c.snapshot).where(snapshots.c.study == study.study)
         for table in (members, schema.leavers):
             connection.execute(table.delete().where(table.c.snapshot.in_(ours)))
+        consents = schema.consents
+        for some in in_chunks(_last_wishes(connection, study.study)):
+            general = (consents.c.study == "") & consents.c.subject.in_(some)
+            connection.execute(consents.delete().where(general))
         for table in _OF_STUDY.values():
             connection.execute(table.delete().where(_of(table, study.study)))
         detail: dict[str, str | int] = {what: n for what, n in counted.items() if n}

@@ -90,8 +90,11 @@ def open_registry(file: SiteFile, *, must_exist: bool = False) -> Registry:
         return Registry(Database(named, metadata))
     place = file.path(named)
     if must_exist and not place.is_file():
+        first = "run 'abaton site consents study.toml' first, or " if file.document.consent.forms else ""
         raise SettingsError(
-            "the registry of consents is not there", where=str(place), remedy="correct consent.registry"
+            "the registry of consents is not there",
+            where=str(place),
+            remedy=f"{first}correct consent.registry",
         )
     return Registry(Database(place, metadata))
 
