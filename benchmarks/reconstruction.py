@@ -254,9 +254,10 @@ def _demonstration(folder: Path) -> tuple[Study, Sequence[Member], Sequence[Colu
         path.write_text(
             path.read_text().replace('registry = "consents.db"', 'ground = "nobody here is real"')
         )
-    readings = read_sites(made.study, [load_site(path) for path in made.sites], NOW)
-    members = federate(made.study, readings, SEED)
-    return made.study, members.each, members.columns, NOW
+    study = _learning(made.study, network="logistic")  # what the attacks are on: hidden layers hide more
+    readings = read_sites(study, [load_site(path) for path in made.sites], NOW)
+    members = federate(study, readings, SEED)
+    return study, members.each, members.columns, NOW
 
 
 def _hearts(heart: ModuleType, folder: Path) -> tuple[Study, Sequence[Member], Sequence[Column]]:
