@@ -70,7 +70,7 @@ SETTINGS = {
     ),
     "estimator": ({"network": "SGDClassifier(alpha=0.01)"}, ("SGDClassifier(alpha=0.01)",)),
     "network of scikit-learn": ({"network": "MLPClassifier(4)"}, ("MLPClassifier(4)",)),
-    "personal": ({"personal": {"layers": ["bias"]}}, ("personal: layers", "bias")),
+    "personal": ({"personal": {"layers": ["2.bias"]}}, ("personal: layers", "bias")),
     "privacy": (
         {"privacy": {"epsilon": 50, "delta": 1e-3, "noise": 1.0, "clip": 0.5}},
         ("privacy: epsilon", "50", "epsilon that was spent", "The privacy budget covers"),
@@ -173,7 +173,7 @@ def test_a_privacy_budget_holds_over_a_network(hospitals, tmp_path):
         assert store.models(row.run)[-1].metrics["epsilon"] <= 20
 
 
-PERSONAL = {"network": "mlp(4)", "personal": {"layers": ["2"]}, "rounds": 12}
+PERSONAL = {"network": "mlp(4)", "personal": {"layers": ["2"]}, "rounds": 4}
 
 
 def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, tmp_path):
