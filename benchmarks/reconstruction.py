@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
@@ -72,16 +72,11 @@ def run() -> list[Measure]:
         return made
 
 
-@dataclass
 class Site:
     """A site that a centre asks for updates in one run."""
 
-    study: Study
-    member: Member
-    now: datetime
-    policy: bool
-
-    def __post_init__(self) -> None:
+    def __init__(self, study: Study, member: Member, now: datetime, *, policy: bool) -> None:
+        self.study, self.member, self.now, self.policy = study, member, now, policy
         assert self.study.learning is not None
         train = self.member.rows.train
         self.model = self.study.learning.model(features=train.x.shape[1], classes=2)
@@ -157,7 +152,7 @@ def _study(
             yield Measure(f"{about}, {sent}: updates given, default policy", site.given, "")
             yield _line(f"{about}, {sent}: rows rebuilt", found, guess, policy=True)
         for policy in (False, True):
-            site = Site(_learning(study, codec="raw"), _fresh(member), now, policy)
+            site = Site(_learning(study, codec="raw"), _fresh(member), now, policy=policy)
             yield _line(
                 f"{about}: rows singled out", matched(x, site.singled_out(), flags), guess, policy=policy
             )

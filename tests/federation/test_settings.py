@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from abaton.cli.app import app
 from abaton.errors import SettingsError
 from abaton.federation import StudyOptions, read_sites, run_readings, run_study
+from abaton.federation.learners import ConsentedLearner
 from abaton.federation.network import Wish
 from abaton.lab.demo import NOW, opened
 from abaton.report import page_of
@@ -114,16 +115,17 @@ DVW = {
 
 
 def test_every_measure_and_the_own_validation_set_change_who_counts_how_much(run):
-    usual = run(policy={"name": "SyncDVW"})
+    # Long enough to find somebody with the outcome, and enough to validate on that some site scores it.
+    training = {"epochs": 20, "batch_size": 8, "learning_rate": 0.1, "momentum": 0.5}
+    half = {"validation": 0.5, "training": training}
+    usual = run(policy={"name": "SyncDVW"}, **half)
     digests = {"usual": usual.result["digest"]}
     for name, policy in DVW.items():
-        made = run(policy=policy)
+        made = run(policy=policy, **half)
         digests[name] = made.result["digest"]
         key = next(key for key in policy if key != "name")
         assert f"policy: {key}" in page_of(made.report())
     assert digests.pop("accuracy") == digests["usual"], "with one label for each row they are one number"
-    # So few here have the outcome that nobody scores it: both are the share of the others that is right.
-    assert digests.pop("geometric_mean") == digests["usual"]
     assert len(set(digests.values())) == len(digests)
 
 
@@ -176,7 +178,8 @@ def test_a_privacy_budget_holds_over_a_network(hospitals, tmp_path):
 PERSONAL = {"network": "mlp(4)", "personal": {"layers": ["2"]}, "rounds": 4}
 
 
-def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, tmp_path):
+def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, tmp_path, monkeypatch):
+    monkeypatch.setattr(ConsentedLearner, "own_order", False)  # a site's own secret order is nobody's to repeat
     here = run(**PERSONAL)
     names = [name for name, *_ in here.row.recipe["use"]["layout"]]
     assert names == ["0.weight", "0.bias"]

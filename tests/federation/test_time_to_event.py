@@ -224,7 +224,7 @@ def test_a_model_of_times_finds_the_hazard_and_the_concordance_that_are_there(ju
 def test_the_report_says_what_was_found_and_what_it_goes_by(judged):
     result = judged.row.result
     told = finding({"outcome": "heart_failure"}, result["evaluation"])
-    assert "foretells heart failure with a concordance (Harrell's C) of 0." in told["words"]
+    assert "predicts heart failure with a concordance (Harrell's C) of 0." in told["words"]
     assert "all of it is better than chance" in told["sure"]
     explained = result["explanation"]
     assert explained["measure"] == "concordance"

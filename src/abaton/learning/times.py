@@ -1,4 +1,4 @@
-"""How well a model foretells how long it takes until something happens, from counts of pairs of people.
+"""How well a model predicts how long it takes until something happens, from counts of pairs of people.
 
 It is judged by Harrell's concordance: of all pairs of whom it is known who came first, how often the model gave that
 one the higher chance. Each site compares its own people, and sums over them add up over sites.
