@@ -99,7 +99,16 @@ class Contract:
 
     def _differing(self, version: int, asked: TrainSettings) -> Iterator[str]:
         base, pacing = self.rules.training, self.rules.pacing
-        varying = ("decay", "elapsed", "adaptive", "committed", "staleness_limit", "budget", "steps", "complete")
+        varying = (
+            "decay",
+            "elapsed",
+            "adaptive",
+            "committed",
+            "staleness_limit",
+            "budget",
+            "steps",
+            "complete",
+        )
         free = {name: getattr(base, name) for name in varying}
         if replace(asked, **free) != base:
             yield "training"

@@ -2,9 +2,10 @@
 
 A study that has ended is closed: nothing more is collected or used for it. A study whose time of keeping is over loses
 everything, at the site and at the centre: envelopes, rows of the vault with their keys, consents, cohorts, finished
-withdrawals and receipts about people, and with a person's last study their wish to be told of studies. What stays is the study's document, the ledger of used numbers and the audit
-chain, which hold tags at most; withdrawals that are still under way go on to their end. Uploads that nobody completed
-and keys that belong to no row are swept up. Doing it again finds nothing left to do.
+withdrawals and receipts about people, and with a person's last study their wish to be told of studies. What stays is
+the study's document, the ledger of used numbers and the audit chain, which hold tags at most; withdrawals that are
+still under way go on to their end. Uploads that nobody completed and keys that belong to no row are swept up. Doing it
+again finds nothing left to do.
 """
 
 from __future__ import annotations
