@@ -51,7 +51,7 @@ from abaton.study import Study, load_study
 from abaton.vectors import Vector
 
 SEED = 1
-LARGEST = 100  # rows that the search is worth its time for; beyond, there are fewer updates than rows anyway
+LARGEST = 150  # rows that the search is worth its time for; beyond, there are fewer updates than rows anyway
 SLOW = 0.005  # a learning rate by which an update is nearly a sum over rows
 SHARP = 30.0  # logits: as sure as a 32-bit number can be
 BUDGET = {"epsilon": 50, "delta": 1e-3, "noise": 5}
