@@ -135,7 +135,7 @@ def test_shells_complete_the_names_of_runs(tmp_path):
 WRONG = {
     "shwo": "did you mean 'show'?",
     "version": "did you mean '--version'?",
-    "check": "did you mean 'abaton study check' or 'abaton site check' or 'abaton records check'?",
+    "check": "did you mean 'abaton study check' or 'abaton site check' or 'abaton citizen check'?",
     "runs --stor x": "did you mean '--store'",
     "study chek s.toml": "did you mean 'check'?",
     "show": "Missing argument 'RUN'",

@@ -47,7 +47,7 @@ WRONG = {
     "more right than there are": {**SOUND, "score": [3, 2, 2, 2, 3, 1]},
     "more predicted than there are": {**SOUND, "score": [1, 2, 2, 2, 2, 3]},
     "a score too large to be exact": {**SOUND, "score": [1e16, 0, 1e16, 0, 1e16, 0]},
-    "counts of no form": {**SOUND, "score": [1, 2]},
+    "counts of no form": {**SOUND, "score": [1, 2, 3, 4, 5]},
     "errors below 0": {**SOUND, "score": [4, -1.0, 0.0, 1.0]},
     "a sum that its squares do not allow": {**SOUND, "score": [4, 1.0, 9.0, 1.0]},
     "a cohort in words": {**SOUND, "cohort": "patient 4711"},

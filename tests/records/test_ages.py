@@ -223,7 +223,7 @@ def test_a_number_of_nine_digits_beside_a_unit_must_be_plausible(code, unit, val
         (9.7, "10.a", {"value": 9, "system": UCUM, "code": "10.a"}),
         (0.97, "100.a", {"value": 1, "system": UCUM, "code": "100.a"}),
         (3061, "Ms", {"value": 2841, "system": UCUM, "code": "Ms"}),
-        (97, "a{in Pisa}", {"value": 90}),
+        (97, "a{in Pisa}", {"value": 90, "system": UCUM, "code": "a"}),
         (8.9, "10.a", {"value": 8.9, "system": UCUM, "code": "10.a"}),
     ],
 )

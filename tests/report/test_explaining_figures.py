@@ -8,10 +8,12 @@ from abaton.report.explaining import explaining_figures
 
 ESTIMATE = {"value": 0.1, "low": 0.05, "high": 0.2}
 GAIN = {"measure": "auroc", **ESTIMATE}
+UNKNOWN = {"value": None, "low": None, "high": None}
 
 
 def line(site: str, model: str, gain=GAIN, **other):
-    measures = {"auroc": {"value": 0.8, "low": 0.7, "high": 0.9}} if gain else None
+    known = gain["low"] is not None
+    measures = {"auroc": {"value": 0.8, "low": 0.7, "high": 0.9} if known else UNKNOWN}
     return {
         "site": site, "model": model, "chosen": {}, "measures": measures, "subjects": "60", "gain": gain,
         "over_community": gain, **other,
@@ -24,8 +26,8 @@ RESULTS = {
             line("kos", "own"),
             line("kos", "community"),
             line("kos", "interpolate", chosen={"weight": 0.25}),
-            line("delos", "own", None),
-            line("delos", "community", None),
+            line("delos", "own", {"measure": "auroc", **UNKNOWN}),
+            line("delos", "community", {"measure": "auroc", **UNKNOWN}),
         ],
         "left_out": {},
     },

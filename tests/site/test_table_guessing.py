@@ -129,7 +129,7 @@ def test_from_a_folder_of_tables_to_a_checked_site_as_the_page_says(tmp_path, mo
         assert done.exit_code == 0, f"{line}: {done.output} {done.exception}"
     told = json.loads(done.stdout)
     assert told["usable"]
-    assert {step["stage"]: step["subjects"] for step in told["funnel"]}["read"] == "104"
+    assert {step["stage"]: step["subjects"] for step in told["funnel"]}["read"] == "192"
     assert load_site(Path("site.toml")).document.records.mapping == "mapping.toml"
 
 

@@ -212,11 +212,10 @@ def timed(outcome: str, **learning: str) -> str:
     """The study of the four hospitals, with a time as its outcome."""
     lines = study_text().splitlines()
     lines[2] = f"outcome.heart_failure = {outcome}"
-    text = "\n".join(lines).replace(
-        'evaluation.metrics = ["auroc", "auprc", "calibration", "sensitivity"]\n', ""
-    )
-    keys = "".join(f"{key} = {value}\n" for key, value in {"task": '"time"', **learning}.items())
-    return text.replace("[learning]\n", f"[learning]\n{keys}")
+    begin = lines.index("[learning]") + 1
+    usual = [line for line in lines[begin:] if not line.startswith(("network =", "evaluation ="))]
+    keys = [f"{key} = {value}" for key, value in {"task": '"time"', **learning}.items()]
+    return "\n".join([*lines[:begin], *keys, *usual, ""])
 
 
 def test_a_time_is_one_line_and_says_how_long_people_are_watched():
