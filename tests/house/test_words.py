@@ -51,8 +51,11 @@ BANNED = {
     "federated client": "learner, or site",
 }
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+OTHERS = {"node_modules", "built"}  # what a build of the citizen's page fetches and makes
 SOURCES = [
-    path for path in sorted((ROOT / "src").rglob("*")) if path.suffix in {".py", ".toml", ".html", ".js"}
+    path
+    for path in sorted((ROOT / "src").rglob("*"))
+    if path.suffix in {".py", ".toml", ".html", ".js"} and OTHERS.isdisjoint(path.parts)
 ]
 
 
