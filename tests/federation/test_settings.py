@@ -179,7 +179,9 @@ PERSONAL = {"network": "mlp(4)", "personal": {"layers": ["2"]}, "rounds": 4}
 
 
 def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, tmp_path, monkeypatch):
-    monkeypatch.setattr(ConsentedLearner, "own_order", False)  # a site's own secret order is nobody's to repeat
+    monkeypatch.setattr(
+        ConsentedLearner, "own_order", False
+    )  # a site's own secret order is nobody's to repeat
     here = run(**PERSONAL)
     names = [name for name, *_ in here.row.recipe["use"]["layout"]]
     assert names == ["0.weight", "0.bias"]
