@@ -207,7 +207,12 @@ def take_part(world: World, store: Store):
     Folder(runs / "waits").wait(Waiting(reading.table, reading.people))
     Folder(runs / "trains").keep(Kept(member, members.classes, label, 5, b"s" * 32, ""))
 
-    subject = member.test.subjects[0]  # somebody whom nobody trains on
+    ids = "\n".join(
+        reading.people.values()
+    )  # somebody whom nobody trains on, and whose id is not in another one
+    at, subject = next(
+        (i, s) for i, s in enumerate(member.test.subjects) if ids.count(reading.people[s]) == 1
+    )
     patient, tag = reading.people[subject], reading.tag(subject)
     names = pseudonyms_for(study.need(now().date()), (world.athens / "study.key").read_bytes(), "athens")
     row, place = row_tag(names, patient), reading.table.subjects.index(subject)
@@ -228,7 +233,7 @@ def take_part(world: World, store: Store):
         "patient's id": patient.encode(), "number": said[0].encode(), "telephone": said[1].encode(),
         "pseudonym": sealed.pseudonym.encode(), "vault row's tag": row.encode(), "sealed row": sealed.sealed,
         "row key": sealed.key.encode(), "wrapped key": bytes(wrapped), "envelope": envelope[-200:],
-        "row": reading.table.x[place].tobytes(), "scaled row": member.test.x[0].tobytes(),
+        "row": reading.table.x[place].tobytes(), "scaled row": member.test.x[at].tobytes(),
         "row's digest": bytes.fromhex(entry.digest),
     }  # fmt: skip
     return canaries, tag, patient

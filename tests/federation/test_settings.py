@@ -196,7 +196,8 @@ def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, 
 
 
 @pytest.mark.slow
-def test_personal_layers_of_processes_are_judged_with(run):
+def test_personal_layers_of_processes_are_judged_with(run, monkeypatch):
+    monkeypatch.setattr(ConsentedLearner, "own_order", False)
     here, there = run(**PERSONAL), run("local", **PERSONAL)
     assert there.result["evaluation"] == here.result["evaluation"]
 

@@ -63,7 +63,7 @@ def ask(text, focus=PATIENT, **constants):
         ("name.all(family.exists())", [True]),
         ("name.given.count()", [3]),
         ("name.given.join('-')", ["x-y-z"]),
-        ("nothing.join(',')", []),
+        ("nothing.join(',')", [""]),
         ("nothing.exists()", [False]),
         ("nothing.empty()", [True]),
         ("nothing = 1", []),

@@ -73,8 +73,6 @@ def reference_key(items: Items, kind: str) -> Items:
 
 
 def _join(items: Items, separator: Items | None = None) -> Items:
-    if not items:
-        return []
     between = separator[0] if separator else ""
     return [str(between).join(item if isinstance(item, str) else _written(item) for item in items)]
 
