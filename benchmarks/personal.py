@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +22,7 @@ from abaton.federation import COMMUNITY, StudyOptions, run_readings
 from abaton.lab.compare import interval
 from abaton.learning.owning import WAYS
 from abaton.store import Store
-from abaton.study import Study
+from abaton.study import Study, load_study
 
 MARGIN = -0.01  # how much worse than a hospital's own model is still as good
 
@@ -37,7 +36,7 @@ def run() -> list[Measure]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         heart._write(folder)
-        document = tomllib.loads((heart.EXAMPLE / "study.toml").read_text(encoding="utf-8"))
+        document = load_study(heart.EXAMPLE / "study.toml").model_dump(mode="json", exclude_none=True)
         learning = {**document["learning"], "personalise": list(WAYS)}
         study = Study.model_validate({**document, "learning": learning})
         readings = heart._read(folder, study)
