@@ -253,7 +253,8 @@ class _Load(threading.Thread):
     def __init__(self, address: str, centre: Ring, site: Ring, folder: Path) -> None:
         super().__init__()
         self.site, self.centre, self.folder = site, centre, folder
-        self.client = CentreClient(Web(address, keeps_line=True), centre.public, site.signing, part=PART)
+        self.web = Web(address, keeps_line=True)
+        self.client = CentreClient(self.web, centre.public, site.signing, part=PART)
         self.seconds: list[float] = []
         self.receipts = 0
         ask = self.client.ask
@@ -280,4 +281,4 @@ class _Load(threading.Thread):
             looked = look([data], self.site.public.key)
             receipt = read_receipt(self.client.upload(path, looked.digest, looked.size), find)
             self.receipts += (receipt.digest, receipt.sequence) == (looked.digest, number)
-        self.client.close()
+        self.web.close()
