@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
-from abaton.records.deid.ages import TELLING, named_age, says_age
+from abaton.records.deid.ages import TELLING, named_age
 from abaton.records.deid.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope
 from abaton.records.fhir.vocabulary import ABSENT, binding, is_known
 
@@ -101,6 +101,7 @@ def concept(node: Node, general: Handler) -> Handler:
     }
     sizes = {8 * outer + inner: dropped for (outer, inner), dropped in beside.items()}
     observed = node.path.endswith(("Observation.code", "Observation.component.code"))
+    quiet: set[Any] = set()  # words that say nothing of an age: the same ones stand beside most codes
 
     def other(value: Any, scope: Scope) -> Any:
         if observed and named_age(value):
@@ -114,6 +115,13 @@ def concept(node: Node, general: Handler) -> Handler:
             dropped = sizes[8 * outer + inner]
             system, known, tells = scope.by_code[only["code"]]
             made = known if only["system"] == system else scope.codes[only["system"], only["code"]]
+            if observed and (
+                (outer == 2 and value["text"] not in quiet) or (inner == 3 and only["display"] not in quiet)
+            ):
+                if named_age(value):
+                    scope.tells = True
+                elif len(quiet) < _REMEMBERED:
+                    quiet.update((value.get("text"), only.get("display")))
         except (KeyError, TypeError, ValueError):
             return other(value, scope)
         if tells:
@@ -123,16 +131,10 @@ def concept(node: Node, general: Handler) -> Handler:
         if dropped is not None:
             if (outer == 2 and "text" not in value) or (inner == 3 and "display" not in only):
                 return other(value, scope)
-            if observed and ((outer == 2 and _age(value["text"])) or (inner == 3 and _age(only["display"]))):
-                scope.tells = True
             scope.seen(dropped)
         return made
 
     return run
-
-
-def _age(text: Any) -> bool:
-    return text.__class__ is str and says_age(text)
 
 
 def _code(node: Node, known: Callable[[str], bool] | None) -> Handler:
