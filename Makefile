@@ -8,6 +8,9 @@ NAME   ?= all
 COUNT  ?= 1000000
 
 .DEFAULT_GOAL := help
+# Tests begin many processes: what each of them imports is compiled once, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test test-all test-hosts check fuzz citizen bench docs locked lock sbom clean
 
 help: ## Show this list

@@ -30,6 +30,11 @@ typer.main.get_command = typer.testing._get_command = functools.cache(typer.main
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
+# Thousands of small files that are synced and deleted again: in memory, where there is enough of it.
+_MEMORY, _ENOUGH = Path("/dev/shm"), 4 << 30
+if os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _home_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.reading_once import _reading_once  # noqa: F401
 
 from abaton.engines.flower import Parcel, Place
 from abaton.engines.flower.differences import encode, model_name

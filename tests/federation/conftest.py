@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.reading_once import _reading_once  # noqa: F401
 
 from abaton.lab.demo import Demonstration, demonstration, opened
 

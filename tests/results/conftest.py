@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.reading_once import _reading_once  # noqa: F401
 
 from abaton.federation import Run, StudyOptions, run_study
 from abaton.lab.demo import NOW, demonstration

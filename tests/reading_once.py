@@ -1,0 +1,46 @@
+"""Sites whose files hold the same bytes are read once: most tests of federations are about what comes after reading.
+
+A test that changes a site's file, be it a record or a consent, has other bytes, and its site is read for real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from abaton.federation import reading
+from abaton.site.opening import gate_of
+
+_READ: dict[object, reading.Reading] = {}
+_read = reading._read
+
+
+def _bytes_of(folder: Path) -> str:
+    """What the files of a folder hold; a database's index in shared memory holds nothing of its own."""
+    found = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.stat().st_size and not path.name.endswith("-shm"):
+            found.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _once(study, file, now, step, gate) -> reading.Reading:
+    if gate is not gate_of:
+        return _read(study, file, now, step, gate)
+    moment = None if abs(now - datetime.now(UTC)) < timedelta(minutes=1) else now
+    key = study.hash, moment, file.document.model_dump_json(), _bytes_of(file.folder)
+    if key not in _READ:
+        _READ[key] = _read(study, file, now, step, gate)
+    return replace(_READ[key], file=file)
+
+
+@pytest.fixture(autouse=True)
+def _reading_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(reading, "_read", _once)
+    yield
