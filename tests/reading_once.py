@@ -34,7 +34,8 @@ def _once(study, file, now, step, gate) -> reading.Reading:
     if gate is not gate_of:
         return _read(study, file, now, step, gate)
     moment = None if abs(now - datetime.now(UTC)) < timedelta(minutes=1) else now
-    key = study.hash, moment, file.document.model_dump_json(), _bytes_of(file.folder)
+    asked = study.model_dump_json(exclude={"learning"})  # how it learns comes later
+    key = asked, moment, file.document.model_dump_json(), _bytes_of(file.folder)
     if key not in _READ:
         _READ[key] = _read(study, file, now, step, gate)
     return replace(_READ[key], file=file)
