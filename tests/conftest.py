@@ -28,6 +28,11 @@ settings.load_profile("fast")
 # Every command typed in a test would build the whole command line anew: 50 ms each, for one and the same object.
 typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
+# Each worker of many has one processor: threads of theirs would wait for one another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(_threads, "1")
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Thousands of small files that are synced and deleted again: in memory, where there is enough of it.

@@ -131,15 +131,15 @@ def test_a_node_with_a_new_number_takes_the_seat_of_one_that_flower_still_lists(
 
 
 def test_an_answer_that_does_not_come_is_given_up(tmp_path):
-    made = Federation(tmp_path, patience=50.0)
+    made = Federation(tmp_path, patience=5.0)
     made.until(Joined)
     made.post.busy = {TRAINER}
-    made.train("t", budget=10.0)
+    made.train("t", budget=1.0)
     (event,) = made.until(Failed)
     assert event.reason == "no answer in time"
-    assert 60.0 < event.at < 62.0
+    assert 6.0 < event.at < 6.5
     made.post.busy = set()
-    assert made.pause(5.0) == [], "and is not heard of when it comes late"
+    assert made.pause(1.0) == [], "and is not heard of when it comes late"
 
 
 class Talkative(Learner):
