@@ -99,6 +99,7 @@ def test_mutated_answers_crash_nothing_and_pass_nothing_unchecked(count):
         "loss": 0.5,
         "score": [4, 4, 5, 5, 5, 5, 3.0],
         "cohort": "",
+        "signature": "0f" * 96,
     }
     scored = {"key": "t", "score": [4, 4, 5, 5, 5, 5, 3.0]}
     rules = Rules(learners=3, rounds=10, **POLICIES["AsyncDVW(na)"])
@@ -118,6 +119,7 @@ def test_mutated_answers_crash_nothing_and_pass_nothing_unchecked(count):
         assert json.dumps([event.score, getattr(event, "metrics", {})], allow_nan=False)
         assert score.sound(event.score)
         if isinstance(event, Arrived):
+            assert event.signature in ("", "0f" * 96)
             assert 0 <= event.steps <= SETTINGS.epochs * max(1, event.examples)
             own = event.score
         else:
@@ -134,9 +136,10 @@ def test_mutated_answers_crash_nothing_and_pass_nothing_unchecked(count):
 
 def questions(centre: Centre) -> list[Parcel]:
     """Sound questions of every kind."""
-    from dataclasses import asdict
+    from dataclasses import asdict, astuple
 
     from abaton.engines.flower.differences import encode, model_name
+    from abaton.federation.signatures import new_key
 
     start = centre.start()
     near = start + np.float32(0.01)
@@ -144,12 +147,13 @@ def questions(centre: Centre) -> list[Parcel]:
     settings = asdict(centre.study.learning.training.plain())
     named, data = {"model": model_name(near), "base": None}, encode(near)
     one = [{"key": "x@athens", **named}]
+    signed = astuple(centre.signed("made up", 1, near, new_key()))
     scale = {"columns": {}, "label": [0.0, 1.0]}
     return [
         Parcel(
             "train", {**about, "key": "1.a", "version": 1, "settings": settings, **named}, {"model": data}
         ),
-        Parcel("evaluate", {**about, "tasks": one}, {"model/0": data}),
+        Parcel("evaluate", {**about, "tasks": [{**one[0], "signed": list(signed)}]}, {"model/0": data}),
         Parcel("judge", {**about, "tasks": one}, {"model/0": data}),
         Parcel("query", about),
         Parcel("tell", about),

@@ -87,7 +87,9 @@ def test_a_unit_file_for_systemd_names_the_whole_command(store, hospitals, monke
 
 def test_a_nodes_private_files_are_records_keys_and_registry(hospitals):
     found = private_files(load_site(hospitals / "athens" / "site.toml"))
-    assert {"study.key", "tags.key", "consents.db", "work"} <= {path.name for path in found}
+    assert {"study.key", "tags.key", "athens.signing.key", "consents.db", "work"} <= {
+        path.name for path in found
+    }
     assert all(path.is_absolute() for path in found)
 
 

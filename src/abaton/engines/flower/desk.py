@@ -28,7 +28,7 @@ from abaton.engines.site import SiteState
 from abaton.engines.worker import Worker, told
 from abaton.errors import PayloadError
 from abaton.files import replacing
-from abaton.learning import Learner, Reply, Request, SitePolicy, Watch
+from abaton.learning import Learner, Reply, Request, Signed, SitePolicy, Watch
 from abaton.store import digest_of, writing
 from abaton.vectors import Vector
 
@@ -103,7 +103,7 @@ class Desk:
         asked = [(one, parcel.blobs[f"model/{i}"]) for i, one in enumerate(parcel.about["tasks"])]
         worker, name = self._worker(drawer), self.learner.name
         made = [
-            worker.answer(EvaluateTask(str(one["key"]), name, model)).about
+            worker.answer(EvaluateTask(str(one["key"]), name, model, signed=_signed(one))).about
             for (one, _), model in zip(asked, drawer.models(asked), strict=True)
         ]
         return Parcel(
@@ -227,6 +227,10 @@ class Drawer:
             except FileNotFoundError:
                 continue
         return [path for _, path in sorted(found)]
+
+
+def _signed(about: Mapping[str, Any]) -> Signed | None:
+    return Signed(*about["signed"]) if "signed" in about else None
 
 
 def _checked(vector: Vector, name: object) -> Vector:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, ClassVar
 
 from abaton.control import Event, Failed, Joined, Left, Noted
-from abaton.engines.answers import Check, Reader
+from abaton.engines.answers import Check, CheckSigned, Reader
 from abaton.engines.contract import Task, TrainTask
 from abaton.engines.flower.differences import Shelf
 from abaton.engines.flower.parcels import NODE_GONE, REPLY_GONE, UNAVAILABLE, Lost, Parcel, Post
@@ -77,6 +77,7 @@ class FlowerEngine:
         network: what the run goes by.
         keep: stores a payload and returns its digest.
         check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
+        signed: holds an update against its site's signature, where sites sign.
         clock: the time in seconds.
         sleep: waits so many seconds.
     """
@@ -90,10 +91,11 @@ class FlowerEngine:
         *,
         keep: Callable[[bytes], str],
         check: Check,
+        signed: CheckSigned | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._post, self._network, self._reader = post, network, Reader(keep, check)
+        self._post, self._network, self._reader = post, network, Reader(keep, check, signed)
         self._clock, self._sleep = clock, sleep
         self._began = clock()
         self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
@@ -268,7 +270,10 @@ class FlowerEngine:
             named, data = self._model(task, held)
             made.append((named, data))
             held = (*held, named["start"]) if "start" in named else held
-        tasks = [{"key": task.key, **named} for task, (named, _) in zip(seat.tasks, made, strict=True)]
+        tasks = [
+            {"key": task.key, **named, **_signed(task)}
+            for task, (named, _) in zip(seat.tasks, made, strict=True)
+        ]
         return Parcel(
             "evaluate", {**about, "tasks": tasks}, {f"model/{i}": data for i, (_, data) in enumerate(made)}
         )
@@ -382,6 +387,11 @@ class FlowerEngine:
 
     def _note(self, learner: str, what: str) -> None:
         self._happened.append(Noted(self.now(), learner, what))
+
+
+def _signed(task: Task) -> dict[str, Any]:
+    signed = None if isinstance(task, TrainTask) else task.signed
+    return {} if signed is None else {"signed": list(astuple(signed))}
 
 
 class _Refused(Exception):

@@ -29,6 +29,7 @@ from abaton.federation.network.asking import Preparation, Step, cases_of, explai
 from abaton.federation.network.survey import Survey
 from abaton.federation.network.wording import worded
 from abaton.federation.run import COMMUNITY
+from abaton.federation.signatures import Signatories
 from abaton.federation.studies import STUDY, StudyOptions, study_facts, use_of
 from abaton.files import replacing
 from abaton.learning import Learner, Model
@@ -240,7 +241,16 @@ class Controller:
             journal.run, layout, self.study.hash, admitted, wish.patience, wish.absence, wish.poll
         )
         post = Among(self._post, admitted)
-        engine = FlowerEngine(post, network, keep=journal.payloads.put, check=running.check)
+        told = (body for kind, body in journal.rows() if kind == "Arrived") if journal.known else ()
+        signed = Signatories(
+            self.study.hash,
+            journal.run,
+            running.rules.seed,
+            running.codec,
+            running.model.layout,
+            ((body["learner"], body["signature"]) for body in told),
+        )
+        engine = FlowerEngine(post, network, keep=journal.payloads.put, check=running.check, signed=signed)
         self._journal = journal
         if journal.known:
             engine.note("the controller was started again")

@@ -45,7 +45,9 @@ from abaton.federation.personalising import keep_own, own_path
 from abaton.federation.policy import StudyPolicy, policy_of
 from abaton.federation.reading import Reading, read_sites
 from abaton.federation.rolls import Roll
+from abaton.federation.signatures import Signing, signing_key
 from abaton.federation.telling import as_told, check_scale, one_seed, sums_told, tellable
+from abaton.governance.keys import PrivateKey
 from abaton.learning import Model, SitePolicy
 from abaton.learning.policy import ADMITS_ALL
 from abaton.records.anonymity import AnonymitySettings
@@ -86,6 +88,7 @@ class StudyDesk:
         place: Where and for what the desk works.
         roll: Opens the roll of a run.
         ledger: What has left the site before; the one beside its document if not given.
+        key: What the site signs models with; the one beside its document if not given.
 
     Attributes:
         policy: What the site does not do and does not let go of.
@@ -98,9 +101,10 @@ class StudyDesk:
         place: Place,
         roll: RollOf = world_roll,
         ledger: Ledger | None = None,
+        key: PrivateKey | None = None,
     ) -> None:
         self.file, self.study, self.place, self._roll = file, study, place, roll
-        self._ledger = ledger
+        self._ledger, self._key = ledger, key
         self.policy: SitePolicy = ADMITS_ALL
 
     def answer(self, parcel: Parcel) -> Parcel:
@@ -133,8 +137,10 @@ class StudyDesk:
     def learner(self, folder: Folder, kept: Kept, run: str) -> KeptLearner:
         """The learner of a run, which answers by the site's policy."""
         made = KeptLearner(folder, kept, self.model(kept), self.study, self.roll(kept, run))
-        notes = Notes(run, folder.folder / "policy")
-        policy_of(self.file, self.study, made, notes, self.ledger, self.policy)
+        notes, ledger = Notes(run, folder.folder / "policy"), self.ledger
+        policy = policy_of(self.file, self.study, made, notes, ledger, self.policy)
+        key, peers = self._key or signing_key(self.file), self.file.document.policy.peers
+        policy.signing = Signing(key, self.name, self.study.hash, run, peers, ledger)
         return made
 
     @property

@@ -48,6 +48,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "have changed",
         "examples": "how many people's rows were trained on",
         "cohort": _COHORT,
+        "signature": "the site's public signing key, and its signature under the model that the change makes",
         "holds": _HOLDS,
         "update": "the encoded change of the model",
     },

@@ -10,6 +10,7 @@ from abaton.engines.flower.membership import Membership
 from abaton.errors import Refused
 from abaton.federation.network.desk import DESK
 from abaton.federation.network.invitation import Invitation
+from abaton.federation.signatures import key_place
 from abaton.files import replacing
 from abaton.site import SiteFile
 from abaton.study import Study, load_study, study_from_toml, write_toml
@@ -65,7 +66,8 @@ def private_files(file: SiteFile) -> tuple[Path, ...]:
     places += [vault.rows, vault.keys, vault.controller] if vault else []
     smart = document.records.smart
     places += [smart.key] if smart else []
-    return tuple(file.path(place).resolve() for place in places if place and "://" not in place)
+    named = (file.path(place) for place in places if place and "://" not in place)
+    return tuple(path.resolve() for path in (*named, key_place(file)))
 
 
 def agreed_study(invitation: Invitation, own: Path | None) -> Study:

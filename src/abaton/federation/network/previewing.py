@@ -22,10 +22,13 @@ from abaton.federation.network.desk import StudyDesk
 from abaton.federation.network.fields import fields_of, words_for
 from abaton.federation.network.wording import body_of, sums_from, worded
 from abaton.federation.rolls import Roll
+from abaton.federation.signatures import learned_model, new_key
+from abaton.governance.keys import PrivateKey
 from abaton.records.anonymity.federated import Choice, Histogram, choose
 from abaton.records.features import columns
 from abaton.site import Ledger, SiteFile, smallest_count
 from abaton.study import Study
+from abaton.vectors import Vector
 
 _RUN, _SEED = "preview", 1990
 _SHOWN = 90
@@ -65,7 +68,8 @@ def preview(file: SiteFile, study: Study, folder: Path) -> Iterator[Leaving]:
 
 def _answers(file: SiteFile, study: Study, folder: Path) -> Iterator[tuple[str, Parcel]]:
     assert study.learning is not None
-    desks = {role: _desk(file, study, role, folder) for role in ("train", "evaluate")}
+    key = new_key()
+    desks = {role: _desk(file, study, role, folder, key) for role in ("train", "evaluate")}
     about: dict[str, Any] = {"run": _RUN, "terms": study.hash}
     read = desks["train"].answer(worded("read", about, {}))
     yield "read", read
@@ -87,8 +91,10 @@ def _answers(file: SiteFile, study: Study, folder: Path) -> Iterator[tuple[str, 
     train = {**about, "key": "task", "version": 0, "settings": settings, **named}
     one = {**about, "tasks": [{"key": "task", **named}]}
     yield "query", desks["train"].answer(Parcel("query", about))
-    yield "train", desks["train"].answer(Parcel("train", train, {"model": data}))
-    yield "evaluate", desks["evaluate"].answer(Parcel("evaluate", one, {"model/0": data}))
+    trained = desks["train"].answer(Parcel("train", train, {"model": data}))
+    yield "train", trained
+    if trained.reason is None:
+        yield "evaluate", desks["evaluate"].answer(_own_model(file, study, about, start, trained))
     yield "judge", desks["train"].answer(Parcel("judge", one, {"model/0": data}))
     if study.learning.personal is None:
         asked = {**one, "epochs": 1, "seed": _SEED, "resamples": 1}
@@ -97,12 +103,27 @@ def _answers(file: SiteFile, study: Study, folder: Path) -> Iterator[tuple[str, 
         yield "explain", desks["train"].answer(Parcel("explain", one, {"model/0": data}))
 
 
-def _desk(file: SiteFile, study: Study, role: str, folder: Path) -> StudyDesk:
+def _own_model(
+    file: SiteFile, study: Study, about: Mapping[str, Any], start: Vector, trained: Parcel
+) -> Parcel:
+    """The site's own model to be scored: those of others are not there, and no model is scored that nobody signed."""
+    assert study.learning is not None
+    site, codec = file.document.site.id, study.learning.pipeline()
+    layout = study.learning.model(
+        features=len(columns(study.plan())), classes=len(study.plan().label.names)
+    ).layout
+    made = learned_model(codec, layout, _SEED, site, 0, start, trained.blobs["update"])
+    one = {"key": "task", "model": model_name(made), "base": None}
+    signed = [site, 0, trained.about["signature"]]
+    return Parcel("evaluate", {**about, "tasks": [{**one, "signed": signed}]}, {"model/0": encode(made)})
+
+
+def _desk(file: SiteFile, study: Study, role: str, folder: Path, key: PrivateKey) -> StudyDesk:
     def roll(file: SiteFile, study: Study, run: str, people: Mapping[str, str]) -> Roll:
         return _Looking(file, study, run, people, lambda at: datetime.fromtimestamp(at, UTC))
 
     nothing = Ledger(folder / "ledger.json", lambda patient: patient, smallest_count(file.document, study))
-    return StudyDesk(file, study, Place(role, folder, study.hash), roll, nothing)
+    return StudyDesk(file, study, Place(role, folder, study.hash), roll, nothing, key)
 
 
 def _choice(study: Study, read: Mapping[str, Any]) -> dict[str, Any]:

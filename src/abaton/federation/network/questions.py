@@ -74,8 +74,15 @@ def _scoring(about: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bool:
     return (
         _whole(about.get("committed"))
         and _models(about, blobs)
-        and all(_text(one.get("key")) for one in about["tasks"])
+        and all(_text(one.get("key")) and _signed(one) for one in about["tasks"])
     )
+
+
+def _signed(one: Mapping[str, Any]) -> bool:
+    said = one.get("signed", ["", 0, ""])
+    if not isinstance(said, list | tuple) or len(said) != 3:
+        return False
+    return _text(said[0]) and _whole(said[1]) and _text(said[2])
 
 
 def _model(about: Mapping[str, Any], blob: str, blobs: Mapping[str, bytes]) -> bool:
