@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abaton.engines.flower import Parcel, Place
-from abaton.engines.flower.differences import encode, model_name
+from abaton.engines.flower import Parcel
+from abaton.engines.flower.desk import Place
+from abaton.engines.flower.parcels import encode, model_name
 from abaton.federation.members import scale_of
 from abaton.federation.network import StudyDesk
-from abaton.federation.network.previewing import _choice
-from abaton.federation.network.wording import body_of, sums_from, worded
+from abaton.federation.network.joining import _choice
+from abaton.federation.network.messages import body_of, sums_from, worded
 from abaton.federation.signatures import Learned
 from abaton.governance.keys import Kind, PrivateKey
 from abaton.lab.demo import Demonstration, demonstration, opened

@@ -34,8 +34,7 @@ from abaton.engines import EvaluateTask, TrainTask
 from abaton.engines.answers import Reader
 from abaton.engines.flower import Parcel
 from abaton.engines.reasons import FAILED, REASONS
-from abaton.federation.network.fields import FIELDS, fields_of
-from abaton.federation.network.wording import worded
+from abaton.federation.network.messages import FIELDS, fields_of, worded
 from abaton.learning import Reply
 
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
@@ -138,7 +137,7 @@ def questions(centre: Centre) -> list[Parcel]:
     """Sound questions of every kind."""
     from dataclasses import asdict, astuple
 
-    from abaton.engines.flower.differences import encode, model_name
+    from abaton.engines.flower.parcels import encode, model_name
     from abaton.federation.signatures import new_key
 
     start = centre.start()

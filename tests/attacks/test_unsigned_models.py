@@ -18,7 +18,7 @@ from abaton.engines.answers import Reader
 from abaton.engines.reasons import UNREADABLE_UPDATE
 from abaton.federation.members import scale_of
 from abaton.federation.network import desk as network_desk
-from abaton.federation.network.wording import sums_from
+from abaton.federation.network.messages import sums_from
 from abaton.federation.signatures import Signatories, key_place, learned_model, new_key, signing_key
 from abaton.governance.keys import PrivateKey
 from abaton.lab.demo import opened

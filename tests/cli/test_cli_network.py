@@ -14,8 +14,7 @@ from abaton.engines.flower.centre import Address, read_address, write_address
 from abaton.engines.flower.certificates import issue, node_key
 from abaton.errors import Refused, SettingsError
 from abaton.federation.network import FIELDS
-from abaton.federation.network.invitation import NodeKey, read_invitation
-from abaton.federation.network.joining import private_files
+from abaton.federation.network.joining import NodeKey, private_files, read_invitation
 from abaton.lab.demo import demonstration
 from abaton.site import load_site
 from abaton.study import load_study
