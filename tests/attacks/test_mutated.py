@@ -154,6 +154,8 @@ def questions(centre: Centre) -> list[Parcel]:
         ),
         Parcel("evaluate", {**about, "tasks": [{**one[0], "signed": list(signed)}]}, {"model/0": data}),
         Parcel("judge", {**about, "tasks": one}, {"model/0": data}),
+        Parcel("gain", {**about, "tasks": one, "epochs": 1, "seed": 1, "resamples": 20}, {"model/0": data}),
+        Parcel("explain", {**about, "tasks": one}, {"model/0": data}),
         Parcel("query", about),
         Parcel("tell", about),
         worded("deal", centre.about, centre.body),
@@ -162,7 +164,8 @@ def questions(centre: Centre) -> list[Parcel]:
 
 
 @pytest.mark.slow
-def test_mutated_questions_crash_nothing_and_nothing_unlisted_leaves(centre):
+def test_mutated_questions_crash_nothing_and_nothing_unlisted_leaves(four, tmp_path):
+    centre = Centre(four, tmp_path, site="trikala")  # few people: every question asks who is still in
     centre.prepare()
     centre.train(0, centre.start())
     rng, sound = random.Random(17), questions(centre)
