@@ -15,9 +15,9 @@ from abaton.codecs import Key, Pipeline, parse
 from abaton.control import Event, Joined, Rules, Synchronous, TrainSettings, community_model
 from abaton.control.draw import round_key
 from abaton.engines import Driver
-from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Place, Post
+from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.resident import place_of
+from abaton.engines.flower.desk import Desk, Place, place_of
 from abaton.files import replacing
 from abaton.learning import Examples, Learner, mlp
 from abaton.store import Journal, Store

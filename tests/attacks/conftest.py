@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,20 @@ import numpy as np
 import pytest
 from tests.reading_once import _reading_once  # noqa: F401
 
-from abaton.engines.flower import Parcel, Place
-from abaton.engines.flower.differences import encode, model_name
+from abaton.engines.flower import Parcel
+from abaton.engines.flower.desk import Place
+from abaton.engines.flower.parcels import encode, model_name
 from abaton.federation.members import scale_of
 from abaton.federation.network import StudyDesk
-from abaton.federation.network.previewing import _choice
-from abaton.federation.network.wording import body_of, sums_from, worded
+from abaton.federation.network.joining import _choice
+from abaton.federation.network.messages import body_of, sums_from, worded
+from abaton.federation.signatures import Learned
+from abaton.governance.keys import Kind, PrivateKey
 from abaton.lab.demo import Demonstration, demonstration, opened
+from abaton.learning import Signed
 from abaton.records.features import columns
 from abaton.site import load_site
+from abaton.store import model_digest
 
 
 @pytest.fixture(scope="session")
@@ -83,11 +88,29 @@ class Centre:
         task = {**about, "key": key or f"{version}.athens", "version": version, "settings": told, **named}
         return self.desk.answer(Parcel("train", task, {"model": encode(start)}))
 
-    def score(self, kind: str, models: list[np.ndarray], key: str = "task") -> Parcel:
+    def signed(self, author: str, version: int, model: np.ndarray, key: PrivateKey, **other: str) -> Signed:
+        """A true signature of whoever holds a key."""
+        learned = Learned(self.study.hash, self.run, author, version, model_digest(model))._replace(**other)
+        return Signed(author, version, learned.signed(key))
+
+    def score(
+        self,
+        kind: str,
+        models: list[np.ndarray],
+        key: str = "task",
+        signed: list[Signed | None] | None = None,
+    ) -> Parcel:
+        """Ask for scores; unless told otherwise by sites that the centre has made up, each with a key."""
         about = {**self.about, "layout": self.model.layout.digest, "committed": 0}
+        if signed is None:
+            made_up = PrivateKey.of(Kind.SIGN, bytes(32), "")
+            signed = [self.signed(f"{key}{i}", 0, each, made_up) for i, each in enumerate(models)]
         tasks = [
             {"key": f"{key}{i}", "model": model_name(each), "base": None} for i, each in enumerate(models)
         ]
+        if kind == "evaluate":
+            pairs = zip(tasks, signed, strict=True)
+            tasks = [task | ({} if by is None else {"signed": list(astuple(by))}) for task, by in pairs]
         blobs = {f"model/{i}": encode(each) for i, each in enumerate(models)}
         return self.desk.answer(Parcel(kind, {**about, "tasks": tasks}, blobs))
 

@@ -13,9 +13,9 @@ from abaton.codecs import Key, parse
 from abaton.control import TrainSettings
 from abaton.control.draw import round_key
 from abaton.engines.flower.desk import run_folder
-from abaton.federation.network.keeping import Folder
-from abaton.federation.network.previewing import _choice
-from abaton.federation.network.wording import body_of
+from abaton.federation.network.desk import Folder
+from abaton.federation.network.joining import _choice
+from abaton.federation.network.messages import body_of
 from abaton.federation.notes import Notes
 from abaton.governance import Registry, metadata
 from abaton.lab.rebuilding import difference, matched, read_off

@@ -14,8 +14,7 @@ from abaton.engines.flower.centre import Address, read_address, write_address
 from abaton.engines.flower.certificates import issue, node_key
 from abaton.errors import Refused, SettingsError
 from abaton.federation.network import FIELDS
-from abaton.federation.network.invitation import NodeKey, read_invitation
-from abaton.federation.network.joining import private_files
+from abaton.federation.network.joining import NodeKey, private_files, read_invitation
 from abaton.lab.demo import demonstration
 from abaton.site import load_site
 from abaton.study import load_study
@@ -87,7 +86,9 @@ def test_a_unit_file_for_systemd_names_the_whole_command(store, hospitals, monke
 
 def test_a_nodes_private_files_are_records_keys_and_registry(hospitals):
     found = private_files(load_site(hospitals / "athens" / "site.toml"))
-    assert {"study.key", "tags.key", "consents.db", "work"} <= {path.name for path in found}
+    assert {"study.key", "tags.key", "athens.signing.key", "consents.db", "work"} <= {
+        path.name for path in found
+    }
     assert all(path.is_absolute() for path in found)
 
 

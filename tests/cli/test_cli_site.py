@@ -100,3 +100,29 @@ def test_a_missing_site_is_told(run, house):
     done = run("site", "check", house / "study.toml", "--site", house / "none.toml")
     assert done.returncode == 2
     assert "the file cannot be read" in done.stderr
+
+
+def policy(run, house: Path) -> dict[str, str]:
+    done = run("site", "policy", "--site", house / "site.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    return {rule["about"]: rule["holds"] for rule in json.loads(done.stdout)}
+
+
+def test_the_policy_shows_the_sites_own_key_and_whom_it_believes(run, house):
+    own = policy(run, house)["own signature"]
+    assert own.startswith("ed25519:")
+    assert policy(run, house)["own signature"] == own, "it is made once"
+    assert "first seen" in policy(run, house)["models of other sites"]
+    with (house / "site.toml").open("a") as file:
+        file.write(f'\n[policy.peers]\nlucca = "{own}"\n')
+    assert policy(run, house)["models of other sites"] == "signed by lucca"
+    (house / "pisa.signing.key").chmod(0o644)
+    assert "own signature" not in policy(run, house), "who may not read keys may read the rules"
+
+
+def test_a_peer_that_is_no_fingerprint_is_refused(run, house):
+    with (house / "site.toml").open("a") as file:
+        file.write('\n[policy.peers]\nlucca = "lucca.pub"\n')
+    done = run("site", "policy", "--site", house / "site.toml")
+    assert done.returncode != 0
+    assert "peers" in done.stderr

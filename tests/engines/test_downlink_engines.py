@@ -16,7 +16,8 @@ from tests.engines.flower.loop import LoopPost, TwoDesks
 from abaton.codecs import parse
 from abaton.control import Arrived, ByExamples, Scored, community_model
 from abaton.engines import Checkpoints, Driver, Engine, LocalEngine, Profile, Replayed, VirtualEngine
-from abaton.engines.flower import Desk, FlowerEngine, Lost, Network, Place
+from abaton.engines.flower import FlowerEngine, Lost, Network
+from abaton.engines.flower.desk import Desk, Place
 from abaton.learning import Learner
 from abaton.store import Journal, Store
 

@@ -47,7 +47,8 @@ from abaton.engines import (
     TrainTask,
     VirtualEngine,
 )
-from abaton.engines.flower import Desk, FlowerEngine, Lost, Network, Place
+from abaton.engines.flower import FlowerEngine, Lost, Network
+from abaton.engines.flower.desk import Desk, Place
 from abaton.errors import LayoutError, Refused
 from abaton.learning import Examples, Learner, SklearnModel, Update
 from abaton.store import Journal, Store

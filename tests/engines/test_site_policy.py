@@ -15,7 +15,8 @@ from tests.engines.test_engine_contract import MODEL, SETTINGS, Kept, heard
 from abaton.codecs import parse
 from abaton.control import Arrived, Failed, Scored, Thresholds, TrainSettings
 from abaton.engines import Engine, EvaluateTask, LocalEngine, TrainTask, VirtualEngine
-from abaton.engines.flower import Desk, FlowerEngine, Network, Place
+from abaton.engines.flower import FlowerEngine, Network
+from abaton.engines.flower.desk import Desk, Place
 from abaton.errors import Refused
 from abaton.learning import Examples, Learner, Reply, Request
 

@@ -14,7 +14,8 @@ from tests.engines.flower.loop import LoopPost, TwoDesks
 from abaton.codecs import parse
 from abaton.control import POLICIES, Rules, State, TrainSettings, community_model
 from abaton.engines import Driver, Engine, LocalEngine, Running, VirtualEngine, live, local
-from abaton.engines.flower import Desk, FlowerEngine, Network, Place
+from abaton.engines.flower import FlowerEngine, Network
+from abaton.engines.flower.desk import Desk, Place
 from abaton.learning import Examples, Learner, Personal, SklearnModel
 from abaton.store import Journal, Store
 

@@ -15,15 +15,14 @@ from tests.study.long_form import long_starter
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
-from abaton.engines.flower import Place
 from abaton.engines.flower.certificates import issue
+from abaton.engines.flower.desk import Place
 from abaton.errors import Refused, SettingsError
 from abaton.federation import run_study
 from abaton.federation.learners import ConsentedLearner
 from abaton.federation.network import StudyDesk, Wish
-from abaton.federation.network.invitation import Invitation
-from abaton.federation.network.joining import check_invited
-from abaton.federation.network.wording import body_of, worded
+from abaton.federation.network.joining import Invitation, check_invited
+from abaton.federation.network.messages import body_of, worded
 from abaton.lab.demo import NOW, opened
 from abaton.report import page_of
 from abaton.site import SiteError, load_site

@@ -22,7 +22,7 @@ from tests.governance.service.conftest import served
 from abaton.control import Arrived
 from abaton.federation import StudyOptions, run_study
 from abaton.federation.members import federate
-from abaton.federation.network.keeping import Folder, Kept, Waiting, forget_person
+from abaton.federation.network.desk import Folder, Kept, Waiting, forget_person
 from abaton.federation.prepared import Prepared
 from abaton.federation.reading import read_sites
 from abaton.governance import (

@@ -248,7 +248,7 @@ def test_new_people_are_told_their_chance_within_the_follow_up(judged):
 
 def test_sums_of_pairs_travel_and_impossible_ones_are_refused():
     pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-    from abaton.federation.network.wording import told_from, told_row
+    from abaton.federation.network.messages import told_from, told_row
 
     told = {Subset("all sites", "all"): PairSums(40, 12, 300.5, 420.0, 3000.0, 4000.0, 6000.0)}
     assert told_from(told_row(told), 0) == told

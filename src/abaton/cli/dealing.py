@@ -46,7 +46,7 @@ def _dealings(
 
     def forget(leaves: Callable[[str], bool]) -> None:
         if (home / "runs").is_dir():
-            from abaton.federation.network.keeping import forget_person
+            from abaton.federation.network.desk import forget_person
 
             forget_person(home / "runs", file, leaves)
 

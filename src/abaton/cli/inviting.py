@@ -28,7 +28,7 @@ def invite(
 ) -> None:
     """Write the one file that a site needs to join: address, authority, study and its hash; nothing in it is secret."""
     from abaton.engines.flower.centre import read_address
-    from abaton.federation.network.invitation import Invitation
+    from abaton.federation.network.joining import Invitation
     from abaton.study import study_from_toml
 
     folder = _folder(store)
@@ -59,7 +59,7 @@ def admit(
 
     Compare the fingerprint with the site first, by a way that both trust.
     """
-    from abaton.federation.network.invitation import read_node_key
+    from abaton.federation.network.joining import read_node_key
 
     key = read_node_key(file)
     if key.site != site or (fingerprint and fingerprint != key.fingerprint):
@@ -82,7 +82,7 @@ def revoke(site: str = _SITE, *, store: Path | None = StoreOption, json: bool = 
 
 
 def _folder(store: Path | None) -> Path:
-    from abaton.federation.network.serving import centre_folder
+    from abaton.federation.network.centre import centre_folder
     from abaton.store import default_folder
 
     return centre_folder(store or default_folder()).resolve()

@@ -49,8 +49,14 @@ def join(
     warning says if it can. Send the file with its public key to the centre, which admits it.
     """
     from abaton.engines.flower.membership import SitePrograms, Standing
-    from abaton.federation.network.invitation import NodeKey, read_invitation
-    from abaton.federation.network.joining import Accounts, agreed_study, check_invited, prepare
+    from abaton.federation.network.joining import (
+        Accounts,
+        NodeKey,
+        agreed_study,
+        check_invited,
+        prepare,
+        read_invitation,
+    )
     from abaton.site import load_site
 
     given, file = read_invitation(invitation), load_site(site)
@@ -76,8 +82,8 @@ def join(
 def _preview(file: SiteFile, study: Study, *, json: bool) -> None:
     from dataclasses import asdict
 
-    from abaton.federation.network.fields import FLOWER
-    from abaton.federation.network.previewing import preview
+    from abaton.federation.network.joining import preview
+    from abaton.federation.network.messages import FLOWER
     from abaton.federation.policy_words import explained, in_words
 
     with tempfile.TemporaryDirectory() as folder:

@@ -83,7 +83,7 @@ def conduct(
 ) -> RunRow:
     """Serve a study until its run has ended."""
     from abaton.engines.flower.centre import Address
-    from abaton.federation.network.serving import Service, open_centre
+    from abaton.federation.network.centre import Service, open_centre
     from abaton.study import load_study
 
     document = load_study(study, load=True)

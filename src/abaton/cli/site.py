@@ -11,7 +11,7 @@ import typer
 from abaton.cli import dealing, joining, tables
 from abaton.cli.output import emit, note, table, told_place, write_first
 from abaton.cli.runs import JsonOption
-from abaton.errors import SettingsError
+from abaton.errors import AbatonError, SettingsError
 
 if TYPE_CHECKING:
     from abaton.site import Check
@@ -97,15 +97,23 @@ def policy(
     """Show what a centre may ask of the site, what may leave it, and what is refused.
 
     The rules hold whichever engine carries a study, and whatever the centre says.
+
+    The key that the site signs its models with is made if there is none yet.
     """
     from dataclasses import asdict
 
     from abaton.federation.policy_words import explained, in_words
+    from abaton.federation.signatures import signing_key
     from abaton.site import load_site
     from abaton.study import load_study
 
     file = load_site(site)
-    rules = explained(file, None if study is None else load_study(study))
+    try:
+        signs = signing_key(file).id
+    except AbatonError as error:  # whoever may not read keys may read the rules
+        note(f"the site's own signature is not shown: {error}")
+        signs = ""
+    rules = explained(file, None if study is None else load_study(study), signs)
     if json:
         emit([asdict(rule) for rule in rules])
     elif explain:

@@ -50,7 +50,8 @@ class Arrived:
     """A learner's update has arrived.
 
     `cohort` is the fingerprint of whose records it was trained on, if the learner is bound to consents; `size` and
-    `down` are the bytes of the update and of the model that was sent for it.
+    `down` are the bytes of the update and of the model that was sent for it; `signature` is its site's, where sites
+    sign what they learned.
     """
 
     at: float
@@ -64,6 +65,7 @@ class Arrived:
     score: Counts = ()
     cohort: str = ""
     down: int = 0
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ from abaton.learning import Reply
 Check = Callable[[str, int, bytes], None]
 """Decodes a learner's payload for a version; raises if it is not sound."""
 
+CheckSigned = Callable[[TrainTask, bytes, str], None]
+"""Holds an update against the signature of its learner's site; raises if that is not true."""
+
 _MOST = 1 << 53  # whole numbers beyond are not exact in JSON
 _COUNTS = 1 << 16
 _LONGEST = (
@@ -31,6 +34,7 @@ _LONGEST = (
 _FAILED = frozenset({"key", "reason"})
 _SCORED = frozenset({"key", "score"})
 _TRAINED = frozenset({"key", "steps", "examples", "loss", "score", "cohort"})
+_SIGNATURE = "signature"  # only where sites sign what they learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,13 @@ class Told:
     loss: float | None
     score: Counts
     cohort: str
+    signature: str = ""
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Self:
         """What a learner in this very process tells; what came from elsewhere is `trained`."""
-        return cls(about["steps"], about["examples"], about["loss"], tuple(about["score"]), about["cohort"])
+        score, signature = tuple(about["score"]), about.get(_SIGNATURE, "")
+        return cls(about["steps"], about["examples"], about["loss"], score, about["cohort"], signature)
 
 
 class Reader:
@@ -55,10 +61,11 @@ class Reader:
     Args:
         keep: stores a payload and returns its digest.
         check: decodes a payload.
+        signed: holds an update against its signature; none is asked for without.
     """
 
-    def __init__(self, keep: Callable[[bytes], str], check: Check) -> None:
-        self._keep, self._check = keep, check
+    def __init__(self, keep: Callable[[bytes], str], check: Check, signed: CheckSigned | None = None) -> None:
+        self._keep, self._check, self._signed = keep, check, signed
 
     def event(self, at: float, task: Task, reply: Reply, down: int = 0) -> Event:
         """What has happened: an update arrived, a model was scored, or a task failed in a fixed word."""
@@ -93,6 +100,8 @@ class Reader:
             if not isinstance(reply.payload, bytes) or told.steps > _most_steps(task, told.examples):
                 raise unreadable()
             self._check(task.learner, task.version, reply.payload)
+            if self._signed is not None:
+                self._signed(task, reply.payload, told.signature)
             return
         if reply.about.keys() != _SCORED or reply.payload:
             raise unreadable()
@@ -116,6 +125,7 @@ def arrival(
         told.score,
         told.cohort,
         sizes[1],
+        told.signature,
     )
 
 
@@ -123,12 +133,12 @@ def trained(about: Mapping[str, Any]) -> Told:
     """What is told of a training.
 
     >>> trained({"key": "t", "steps": 8, "examples": 40, "loss": 0.5, "score": [3, 1.0, 0, 9], "cohort": ""})
-    Told(steps=8, examples=40, loss=0.5, score=(3.0, 1.0, 0.0, 9.0), cohort='')
+    Told(steps=8, examples=40, loss=0.5, score=(3.0, 1.0, 0.0, 9.0), cohort='', signature='')
     >>> trained({"key": "t", "steps": 8, "examples": 40, "loss": float("nan"), "score": [], "cohort": ""})
     Traceback (most recent call last):
     abaton.errors.PayloadError: an answer is not readable (answer): ...
     """
-    if about.keys() != _TRAINED:
+    if about.keys() - {_SIGNATURE} != _TRAINED:
         raise unreadable()
     loss = about["loss"]
     return Told(
@@ -136,7 +146,8 @@ def trained(about: Mapping[str, Any]) -> Told:
         whole(about["examples"]),
         None if loss is None else number(loss),
         counts(about["score"]),
-        _cohort(about["cohort"]),
+        _digits(about["cohort"], 64),
+        _digits(about.get(_SIGNATURE, ""), 192),
     )
 
 
@@ -207,8 +218,8 @@ def _most_steps(task: TrainTask, examples: int) -> int:
     return settings.steps or (_MOST if settings.budget else settings.epochs * max(1, examples))
 
 
-def _cohort(said: object) -> str:
-    """The fingerprint of what was trained on; empty if the learner notes none."""
-    if not isinstance(said, str) or not re.fullmatch(r"(?:[0-9a-f]{64})?", said):
+def _digits(said: object, many: int) -> str:
+    """So many hexadecimal digits, or nothing: a fingerprint of who was trained on, or a signature."""
+    if not isinstance(said, str) or not re.fullmatch(rf"(?:[0-9a-f]{{{many}}})?", said):
         raise unreadable()
     return said

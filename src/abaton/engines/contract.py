@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 
 from abaton.codecs import Difference
 from abaton.control import Event, TrainSettings
+from abaton.learning import Signed
 from abaton.vectors import Vector
 
 
@@ -44,12 +45,13 @@ class TrainTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluateTask:
-    """Another learner's model, to be scored by a learner's evaluator."""
+    """Another learner's model, to be scored by a learner's evaluator; signed by its site, where sites sign."""
 
     key: str
     learner: str
     model: Vector
     way: Way | None = None
+    signed: Signed | None = None
 
 
 Task = TrainTask | EvaluateTask

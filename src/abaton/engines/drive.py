@@ -36,6 +36,7 @@ from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask, Way
 from abaton.engines.onlooker import Onlooker
 from abaton.engines.replay import Replayed, Resumed
 from abaton.errors import StoreError
+from abaton.learning import Signed
 from abaton.store import Journal, ModelRow
 from abaton.vectors import Vector
 
@@ -213,12 +214,12 @@ class Driver:
         return TrainTask(train.task, train.learner, train.version, start, train.settings, way)
 
     def _evaluating(self, key: str, evaluator: str, task: str, update: Arrived) -> EvaluateTask:
-        model, way = self._model(task, update), None
+        model, way, (train, start) = self._model(task, update), None, self._starts[task]
         if self._down is not None:
-            train, start = self._starts[task]
             payload = self.journal.payloads.get(update.payload)
             way = Way(train.version, start, self._down.lately, update.learner, payload)
-        return EvaluateTask(key, evaluator, model, way)
+        signed = Signed(update.learner, train.version, update.signature) if update.signature else None
+        return EvaluateTask(key, evaluator, model, way, signed)
 
     def _handle(self, event: Event) -> None:
         self.journal.append(*to_row(event))

@@ -358,7 +358,7 @@ def _arrived(answer: Arrived, at: float) -> Arrived:
     """An answer at the time it arrives; written out, since this is done for every update."""
     return Arrived(
         at, answer.learner, answer.task, answer.payload, answer.size, answer.steps, answer.examples, answer.metrics,
-        answer.score, answer.cohort, answer.down,
+        answer.score, answer.cohort, answer.down, answer.signature,
     )  # fmt: skip
 
 

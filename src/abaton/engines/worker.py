@@ -108,7 +108,7 @@ def update_reply(learner: Learner, task: TrainTask, made: Update) -> Reply:
 def asked(task: Task) -> Request:
     """A task as a site's policy sees it."""
     if isinstance(task, EvaluateTask):
-        return Request("evaluate", task.key, model=task.model)
+        return Request("evaluate", task.key, model=task.model, signed=task.signed)
     return Request("train", task.key, task.version, task.settings, task.model)
 
 

@@ -4,7 +4,8 @@ Whatever engine carries the task, its worker asks here. Refusals are counted; th
 
 Invariants:
 (1) no task is done that trains otherwise than the study document says, or from a model far from the last;
-(2) a version is answered once, and a model is scored once;
+(2) a version is answered once, and a model is scored once: over a network one that a site known here has signed, and
+    one of each site and version;
 (3) no update rests on fewer rows than the site allows, none on a few that a model singles out, and none leaves beyond
     the privacy budget, over all runs;
 (4) what is counted leaves in stretches no finer than the smallest count, and only of people that `site.ledger` allows.
@@ -27,6 +28,7 @@ from abaton.federation.coarse import coarse_score, rounded
 from abaton.federation.contract import Contract, small
 from abaton.federation.learners import ConsentedLearner
 from abaton.federation.notes import Notes
+from abaton.federation.signatures import Signing
 from abaton.learning import Learner, Reply, Request, SitePolicy
 from abaton.learning.policy import ADMITS_ALL
 from abaton.site import Ledger, PolicyPart, SiteFile
@@ -48,6 +50,7 @@ class StudyPolicy(SitePolicy):
         notes: What was asked and answered in this run.
         learner: The site's learner.
         also: A policy of the site's own that is asked first.
+        signing: What is signed here, and whose signatures are taken; nothing where all sites are on one machine.
     """
 
     contract: Contract
@@ -56,6 +59,7 @@ class StudyPolicy(SitePolicy):
     notes: Notes
     learner: Learner
     also: SitePolicy = field(default_factory=lambda: ADMITS_ALL)
+    signing: Signing | None = None
 
     def admits(self, asked: Request) -> None:
         """Let a task begin that the contract allows."""
@@ -143,6 +147,10 @@ class StudyPolicy(SitePolicy):
         about["examples"] = self.people_told(rows, complete=asked.settings.complete)
         about["loss"] = None if about["loss"] is None else rounded(about["loss"])
         about["score"] = self._score(about["score"])
+        if self.signing is not None and "signature" not in about:  # what is sent again was signed before
+            assert asked.model is not None
+            signature = self.signing.sign(self.learner, asked.version, asked.model, reply.payload)
+            about["signature"] = signature
         if asked.key != self.notes.answered[1]:
             self.notes.answer(asked.version, asked.key, self._length(asked.version, reply.payload))
         return Reply(about, reply.payload)
@@ -206,12 +214,21 @@ class StudyPolicy(SitePolicy):
         assert asked.model is not None
         if not self.contract.scores:
             raise _refused("the study does not let sites score models")
+        whose = asked.key
+        if self.signing is not None:
+            self.signing.check(asked.model, asked.signed)
+            assert asked.signed is not None
+            whose = f"{asked.signed.author}\x1f{asked.signed.version}"
         self._near(asked.model, _BETWEEN)
         most = self.terms.scored * (self.contract.versions if self.contract.synchronous else 1)
         if not self.contract.synchronous:
             most += self.contract.versions
-        if not self.notes.once("scored", f"{asked.key}\x1f{_digest(asked.model)}", most):
+        model = _digest(asked.model)
+        if not self.notes.once("scored", f"{whose}\x1f{model}", most):
             raise _refused(f"more than {most} models would be scored")
+        one = self.signing is not None and not self.contract.repeats
+        if one and not self.notes.once(f"scored\x1f{whose}", model, 1):
+            raise _refused("another model of the same site and version was scored")
 
     def _score(self, score: Any) -> tuple[float, ...]:
         """What is told of a model on validation rows; nothing, if somebody has left and too few others with them."""

@@ -19,11 +19,17 @@ class Rule:
     means: str
 
 
-def explained(file: SiteFile, study: Study | None = None) -> list[Rule]:
-    """The rules by which a site answers; with a study, also what the site derives from its document."""
+def explained(file: SiteFile, study: Study | None = None, signs: str = "") -> list[Rule]:
+    """The rules by which a site answers; with a study, also what the site derives from its document.
+
+    Args:
+        file: The site's document.
+        study: The study.
+        signs: The fingerprint of the site's signing key, if it is to be told.
+    """
     terms = file.document.policy
     floor = file.document.rules.smallest_count or 5 if study is None else smallest_count(file.document, study)
-    made = list(_bounds(terms, floor))
+    made = [*_bounds(terms, floor), *_signatures(terms, signs)]
     if study is not None and study.learning is not None:
         made += _derived(Contract(study), terms)
     return made
@@ -80,6 +86,29 @@ def _bounds(terms: PolicyPart, floor: int) -> Iterator[Rule]:
         "repeats its "
         "answer to the bit.",
     )
+
+
+def _signatures(terms: PolicyPart, signs: str) -> Iterator[Rule]:
+    names = ", ".join(sorted(terms.peers))
+    yield Rule(
+        "models of other sites",
+        f"signed by {names}" if names else "signed, each site by the key that it was first seen with",
+        "Over a network a model of another site is scored only if that site has signed that it learned it, in this "
+        "study and run, from this version; of each site and version one model, and no other. "
+        + (
+            "Only sites whose keys stand under [policy.peers] are believed."
+            if names
+            else "The site lists no keys of others, so a centre could make up sites that do not exist. List the "
+            "fingerprints that the other sites read out to you under [policy.peers], and it cannot."
+        ),
+    )
+    if signs:
+        yield Rule(
+            "own signature",
+            signs,
+            "What this site has learned leaves with a signature by the key that has this fingerprint. Read it out to "
+            "the other sites, by telephone and not through the centre: they list it under [policy.peers].",
+        )
 
 
 def _derived(contract: Contract, terms: PolicyPart) -> Iterator[Rule]:

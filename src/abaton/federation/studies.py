@@ -565,8 +565,7 @@ def _rehearse(
     study: Study, files: Sequence[SiteFile], store: Store, options: StudyOptions, step: Step
 ) -> Run:
     """Run a study as on a network; what only a simulation or one place can have is refused."""
-    from abaton.federation.network.conducting import Wish
-    from abaton.federation.network.serving import rehearse
+    from abaton.federation.network.centre import Wish, rehearse
 
     if options.profiles or options.baselines:
         raise SettingsError(

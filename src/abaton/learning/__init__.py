@@ -13,7 +13,7 @@ from abaton.learning.crew import Crew, CrewError
 from abaton.learning.learner import Epoch, Learner, Update, Watch, cycle_ends
 from abaton.learning.model import Examples, Lesson, Model, Score, Trained, train_model
 from abaton.learning.personal import Personal
-from abaton.learning.policy import AdmitsAll, Reply, Request, SitePolicy
+from abaton.learning.policy import AdmitsAll, Reply, Request, Signed, SitePolicy
 from abaton.learning.pool import Job
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "Reply",
     "Request",
     "Score",
+    "Signed",
     "SitePolicy",
     "SklearnModel",
     "TorchModel",

@@ -15,6 +15,21 @@ from abaton.vectors import Vector
 
 
 @dataclass(frozen=True, slots=True)
+class Signed:
+    """Who says to have learned a model that is to be scored.
+
+    Attributes:
+        author: the learner whose model it is.
+        version: the version of the community model that it was made of.
+        signature: what the author's site has signed it with.
+    """
+
+    author: str
+    version: int
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What a site is asked for.
 
@@ -24,6 +39,7 @@ class Request:
         version: the version of the community model that training starts from.
         settings: how it trains.
         model: the model that is trained on or scored.
+        signed: by whom a model that is scored is signed, where sites sign.
     """
 
     kind: str
@@ -31,6 +47,7 @@ class Request:
     version: int | None = None
     settings: TrainSettings | None = None
     model: Vector | None = field(default=None, compare=False, repr=False)
+    signed: Signed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,14 @@ class Ledger:
         with self._opened() as row:
             return row["told"].get(what)
 
+    def first_of(self, kind: str, name: str, value: str) -> bool:
+        """Whether a value is the first that was given for a name; noted if there was none, for so many names only."""
+        with self._opened() as row:
+            known = row["told"].setdefault(kind, {})
+            if name not in known and len(known) < _MOST:
+                known[name] = value
+            return bool(known.get(name) == value)
+
     def spend(self, what: str, task: str, most: int) -> bool:
         """Count an answer once, however often it is sent; whether it is within what may be given over all runs."""
         with self._opened() as row:

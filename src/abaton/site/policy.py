@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from abaton.documents.values import Part
+
+Fingerprint = Annotated[str, Field(pattern=r"^ed25519:[A-Z2-7]{26}$")]
 
 
 class PolicyPart(Part):
@@ -17,6 +21,7 @@ class PolicyPart(Part):
         reach: How many times further than the site's own updates a model may lie from the one before it.
         scored: How many models of others the site scores for each version of the community model.
         judged: How many versions of the community model the site judges after a run.
+        peers: The fingerprints of other sites' signing keys, by the site's id: then only their models are scored.
     """
 
     smallest_batch: int = Field(8, ge=1)
@@ -24,3 +29,4 @@ class PolicyPart(Part):
     reach: float = Field(10.0, ge=1)
     scored: int = Field(64, ge=0)
     judged: int = Field(64, ge=1)
+    peers: dict[str, Fingerprint] = Field(default_factory=dict)

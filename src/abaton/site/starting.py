@@ -112,6 +112,8 @@ study = "study.key"             # abaton records key study.key
 # reach = 10.0                  # how far a model may lie from the one before it, in steps of the site's own
 # scored = 64                   # models of others that are scored, beyond one a version
 # judged = 64                   # versions that are judged after a run
+# [policy.peers]                # only models that these sites have signed are scored: 'abaton site policy' shows a key
+# other-site = "ed25519:..."    # read out by that site itself, by telephone, not through the centre
 
 [limits]
 threads = 1

@@ -13,8 +13,8 @@ from typing import Any
 from tests.engines import test_engine_contract as contract
 
 from abaton.engines import Engine
-from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Place, Post
-from abaton.engines.flower.resident import place_of
+from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
+from abaton.engines.flower.desk import Desk, Place, place_of
 from abaton.learning import Learner
 
 SITES = ("0", "1", "2")

@@ -25,9 +25,9 @@ from abaton.control import (
 )
 from abaton.control.draw import round_key
 from abaton.engines import Driver, Replayed
-from abaton.engines.flower import Desk, FlowerEngine, Network, Parcel, Post
+from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.resident import place_of
+from abaton.engines.flower.desk import Desk, place_of
 from abaton.learning import Examples, Learner, SklearnModel
 from abaton.store import Journal, Store
 

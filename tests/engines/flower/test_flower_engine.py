@@ -12,7 +12,8 @@ from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.control import Arrived, Failed, Joined, Left, Noted, Scored, Thresholds, Tick, TrainSettings
 from abaton.engines import EvaluateTask, TrainTask
-from abaton.engines.flower import Desk, FlowerEngine, Lost, Network, Parcel, Place
+from abaton.engines.flower import FlowerEngine, Lost, Network, Parcel
+from abaton.engines.flower.desk import Desk, Place
 from abaton.errors import LayoutError
 from abaton.learning import Learner
 

@@ -24,8 +24,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.engines.flower.programs import until
 
-from abaton.engines.flower.callers import Callers, Headers, drop_key, enter_key
-from abaton.engines.flower.certificates import Certificates, issue, node_key
+from abaton.engines.flower.certificates import (
+    Callers,
+    Certificates,
+    Headers,
+    drop_key,
+    enter_key,
+    issue,
+    node_key,
+)
 from abaton.engines.flower.gate import PASSED, Bounds, Gate, configure, dial
 from abaton.engines.flower.programs import Door, free_port
 

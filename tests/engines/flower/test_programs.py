@@ -16,7 +16,7 @@ from abaton.engines.flower.certificates import issue
 from abaton.engines.flower.membership import Membership, SitePrograms
 from abaton.engines.flower.programs import PAUSE, Keeper, Program, surroundings
 from abaton.errors import SettingsError
-from abaton.federation.network.invitation import Invitation, read_invitation
+from abaton.federation.network.joining import Invitation, read_invitation
 
 
 def program(folder: Path, code: str) -> Program:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.engines.flower.loop import LoopPost, TwoDesks
 
-from abaton.engines.flower import Place
+from abaton.engines.flower.desk import Place
 from abaton.federation.network import Controller, StudyDesk, Submission, Wish
 from abaton.site import load_site
 from abaton.store import RunRow, Store

@@ -17,8 +17,8 @@ from abaton.federation import StudyOptions, run_study
 from abaton.federation.federation import states_of
 from abaton.federation.learners import ConsentedLearner
 from abaton.federation.network import FIELDS, Wish
-from abaton.federation.network.fields import fields_of
-from abaton.federation.network.keeping import Folder
+from abaton.federation.network.desk import Folder
+from abaton.federation.network.messages import fields_of
 from abaton.federation.personalising import kept_own, own_path
 from abaton.governance import Registry, metadata
 from abaton.learning import Reply, Request

@@ -1,7 +1,6 @@
 """Real networks: the same run over Flower, which carries the messages; nothing here imports it before it is used."""
 
-from abaton.engines.flower.desk import Desk, Place
 from abaton.engines.flower.engine import FlowerEngine, Network
 from abaton.engines.flower.parcels import Lost, Parcel, Post
 
-__all__ = ["Desk", "FlowerEngine", "Lost", "Network", "Parcel", "Place", "Post"]
+__all__ = ["FlowerEngine", "Lost", "Network", "Parcel", "Post"]

@@ -20,8 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from abaton.engines.flower.callers import drop_key, enter_key
-from abaton.engines.flower.certificates import Certificates, issue
+from abaton.engines.flower.certificates import Certificates, drop_key, enter_key, issue
 from abaton.engines.flower.link import Away, Line, LinkPost, Turned
 from abaton.engines.flower.programs import (
     Door,
@@ -325,7 +324,7 @@ def _revoked(control: Control, *, node: int) -> None:
 
 def main(words: list[str]) -> None:
     """The program of a controller: calls what a file names with a post to the SuperLink of the centre beside it."""
-    from abaton.engines.flower.resident import named
+    from abaton.engines.flower.desk import named
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     end_with_parent()

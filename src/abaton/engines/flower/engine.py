@@ -8,16 +8,15 @@ it answers from its disk. A node that is away for longer than `absence` has left
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, ClassVar
 
 from abaton.control import Event, Failed, Joined, Left, Noted
-from abaton.engines.answers import Check, Reader
-from abaton.engines.contract import Task, TrainTask
-from abaton.engines.flower.differences import Shelf
-from abaton.engines.flower.parcels import NODE_GONE, REPLY_GONE, UNAVAILABLE, Lost, Parcel, Post
-from abaton.engines.flower.seats import Introduction, Seat, Site, Sites, holds, introduction
+from abaton.control.messages import Counts
+from abaton.engines.answers import Check, CheckSigned, Reader, labels, unreadable, whole
+from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.flower.parcels import NODE_GONE, REPLY_GONE, UNAVAILABLE, Lost, Parcel, Post, Shelf
 from abaton.engines.ledger import MOST_DEATHS, Timers, time_given
 from abaton.engines.reasons import DIED, FAILED, GONE, LATE, NO_BASE, UNREADABLE_ANSWER
 from abaton.errors import AbatonError
@@ -77,6 +76,7 @@ class FlowerEngine:
         network: what the run goes by.
         keep: stores a payload and returns its digest.
         check: decodes a learner's payload for a version; raises an `AbatonError` if it is not sound.
+        signed: holds an update against its site's signature, where sites sign.
         clock: the time in seconds.
         sleep: waits so many seconds.
     """
@@ -90,10 +90,11 @@ class FlowerEngine:
         *,
         keep: Callable[[bytes], str],
         check: Check,
+        signed: CheckSigned | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._post, self._network, self._reader = post, network, Reader(keep, check)
+        self._post, self._network, self._reader = post, network, Reader(keep, check, signed)
         self._clock, self._sleep = clock, sleep
         self._began = clock()
         self._sites, self._met, self._shelf = Sites(), _Met(), Shelf()
@@ -268,7 +269,10 @@ class FlowerEngine:
             named, data = self._model(task, held)
             made.append((named, data))
             held = (*held, named["start"]) if "start" in named else held
-        tasks = [{"key": task.key, **named} for task, (named, _) in zip(seat.tasks, made, strict=True)]
+        tasks = [
+            {"key": task.key, **named, **_signed(task)}
+            for task, (named, _) in zip(seat.tasks, made, strict=True)
+        ]
         return Parcel(
             "evaluate", {**about, "tasks": tasks}, {f"model/{i}": data for i, (_, data) in enumerate(made)}
         )
@@ -384,5 +388,137 @@ class FlowerEngine:
         self._happened.append(Noted(self.now(), learner, what))
 
 
+def _signed(task: Task) -> dict[str, Any]:
+    signed = None if isinstance(task, TrainTask) else task.signed
+    return {} if signed is None else {"signed": list(astuple(signed))}
+
+
 class _Refused(Exception):
     """Why a node is turned away."""
+
+
+# ---- sites, and what each of them has to do ----------------------------------------------------------------------
+
+MOST_EVALUATIONS = 8  # in one message: its models cost memory
+_NAMES = 64
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One of the two things that a site does at a time: training, and evaluating. What it has to do waits for it.
+
+    Attributes:
+        site, evaluates: whose it is.
+        waiting: what it has not been sent.
+        letter: the message that it has not answered, if there is one.
+        tasks: what that message asks for; nothing if it only tells.
+        since: when that was sent.
+        deaths: how many messages in a row were not answered because something died.
+        holds: the models that the site said it holds for it.
+    """
+
+    site: Site
+    evaluates: bool
+    waiting: list[Task] = field(default_factory=list)
+    letter: str = ""
+    tasks: list[Task] = field(default_factory=list)
+    since: float = 0.0
+    deaths: int = 0
+    holds: tuple[str, ...] = ()
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The models that a difference may build upon: an evaluator also has those of its site's trainer."""
+        return (*self.holds, *self.site.trains.holds) if self.evaluates else self.holds
+
+    def next(self) -> list[Task]:
+        """Take what goes into the next message: one training, or several evaluations."""
+        most = MOST_EVALUATIONS if self.evaluates else 1
+        taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
+
+    def put_back(self) -> None:
+        """Let what was sent be sent again."""
+        self.waiting, self.tasks, self.letter = [*self.tasks, *self.waiting], [], ""
+
+    def drop(self) -> list[Task]:
+        """Give up everything it had to do."""
+        dropped = [*self.tasks, *self.waiting]
+        self.waiting, self.tasks, self.letter = [], [], ""
+        return dropped
+
+
+class Site:
+    """A site: its node, if it is connected, its two seats, and what it says it has.
+
+    Attributes:
+        node: Flower's number of its node, if that is connected.
+        since: when the node went away.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.node: int | None = None
+        self.since = 0.0
+        self.trains, self.evaluates = Seat(self, evaluates=False), Seat(self, evaluates=True)
+        self.joined, self.left, self.told = False, False, 0
+
+    @property
+    def seats(self) -> tuple[Seat, Seat]:
+        """Both."""
+        return self.trains, self.evaluates
+
+
+class Sites:
+    """All sites that have ever been there in this run."""
+
+    def __init__(self) -> None:
+        self._sites: dict[str, Site] = {}
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self._sites.values())
+
+    def named(self, name: str) -> Site:
+        """A site, known or new."""
+        return self._sites.setdefault(name, Site(name))
+
+    @property
+    def seats(self) -> list[Seat]:
+        """All seats."""
+        return [seat for site in self for seat in site.seats]
+
+    def of(self, task: Task) -> Seat | None:
+        """Where a task belongs; nowhere if its site has left. A site that is still to come is waited for."""
+        site = self.named(task.learner)
+        return None if site.left else site.evaluates if isinstance(task, EvaluateTask) else site.trains
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who a site says it is."""
+
+    site: str
+    examples: int
+    labels: Counts
+    group: str
+
+
+def introduction(about: Mapping[str, Any]) -> Introduction:
+    """Who a site is, from its answer to a query, read with care."""
+    numbers = whole(about.get("examples")), labels(about.get("labels"))
+    return Introduction(_text(about, "site"), *numbers, _text(about, "group", empty=True))
+
+
+def holds(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """The models that a site says it holds; nothing if it does not say so readably."""
+    said = about.get("holds")
+    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+        return ()
+    return tuple(said[-_NAMES:])
+
+
+def _text(about: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
+    said = about.get(name)
+    if not isinstance(said, str) or len(said) > 200 or not (said or empty):
+        raise unreadable()
+    return said

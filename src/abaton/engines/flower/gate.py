@@ -7,7 +7,7 @@ Invariants:
 (1) a request is passed only if its method, its address and its headers are on the lists below; the passed request is
 made anew from them, so that nothing else that was sent reaches the SuperLink;
 (2) whoever asks shows, before anything of the body is read, that they hold the key of a node that was admitted
-(:mod:`abaton.engines.flower.callers`); whether it is the node they name is the SuperLink's to say;
+(:mod:`abaton.engines.flower.certificates`); whether it is the node they name is the SuperLink's to say;
 (3) a node pushes answers in its own name; the SuperLink would take messages in the controller's, to other nodes;
 (4) no body is held beyond a size, all bodies together neither, and nobody is waited for without end
 (:mod:`abaton.listening`);
@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from abaton.engines.flower.callers import Callers, Headers
+from abaton.engines.flower.certificates import Callers, Headers
 from abaton.engines.flower.programs import end_with_parent
 from abaton.listening import (
     Full,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from abaton.engines.flower.certificates import node_key
+from abaton.engines.flower.desk import ROLES
 from abaton.engines.flower.programs import Keeper, Program, account_entry, surroundings
-from abaton.engines.flower.resident import ROLES
 from abaton.errors import SettingsError
 from abaton.files import replacing
 
@@ -230,7 +230,7 @@ class SitePrograms:
         }
 
     def _desk(self, role: str) -> Program:
-        words = ["abaton.engines.flower.resident", str(self._settings(role))]
+        words = ["abaton.engines.flower.desk", str(self._settings(role))]
         return self._program(f"desk-{role}", words, self.member.account)
 
     def _node(self) -> Program:

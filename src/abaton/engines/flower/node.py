@@ -22,12 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abaton.engines.flower.confine import close_files, readable
+from abaton.engines.flower.desk import ROLES, ask, role_of
 from abaton.engines.flower.link import BROKEN, HOLDS, Away, Line, Turned
 from abaton.engines.flower.membership import NodeSettings
 from abaton.engines.flower.parcels import Parcel
-from abaton.engines.flower.programs import end_with_parent
-from abaton.engines.flower.resident import ROLES, ask, role_of
+from abaton.engines.flower.programs import close_files, end_with_parent, readable
 from abaton.engines.flower.wire import LEAF, Fleet, Head, Signer, leaves_of, opened, who
 from abaton.engines.reasons import FAILED, UNKNOWN
 from abaton.errors import PayloadError

@@ -1,43 +1,51 @@
-"""The controller of a study's run on a network, in a process of its own at the research centre.
+"""The research centre at work on a study: a controller in a process of its own, and what keeps it and the rest running.
 
-It waits for sites, prepares the run with them, lives it, and has the sites judge the result. A run that was cut off is
-resumed: its row in the store says that it was prepared, and its journal how far it came.
+The controller waits for sites, prepares the run with them, lives it, and has the sites judge the result. A run that was
+cut off is resumed: its row in the store says that it was prepared, and its journal how far it came. A controller that
+ends early is started again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from abaton.control import Event, State
 from abaton.engines import Outcome, Profile, Running
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
-from abaton.engines.flower.centre import read_admitted
-from abaton.errors import AbatonError, SettingsError
+from abaton.engines.flower.centre import Address, Centre, read_admitted, write_address
+from abaton.engines.flower.certificates import Certificates, issue
+from abaton.engines.flower.membership import SitePrograms
+from abaton.engines.flower.programs import Keeper, free_port
+from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.federation.course import point_of, some_versions, traffic_of
 from abaton.federation.explaining import coefficients_of, explanation_of
 from abaton.federation.federation import Dossier, Federation, new_name
 from abaton.federation.gains import with_gains
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_counts
-from abaton.federation.network.asking import Preparation, Step, cases_of, explained, gained, judged
-from abaton.federation.network.survey import Survey
-from abaton.federation.network.wording import worded
+from abaton.federation.network.asking import Preparation, Step, Survey, cases_of, explained, gained, judged
+from abaton.federation.network.joining import membership
+from abaton.federation.network.messages import worded
 from abaton.federation.run import COMMUNITY
+from abaton.federation.signatures import Signatories
 from abaton.federation.studies import STUDY, StudyOptions, study_facts, use_of
 from abaton.files import replacing
 from abaton.learning import Learner, Model
 from abaton.records.features import columns
+from abaton.site import SiteFile
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
 from abaton.vectors import Vector
 
-CONDUCT = "abaton.federation.network.conducting:conduct"
+CONDUCT = "abaton.federation.network.centre:conduct"
 ENGINE = "flower"
 
 
@@ -240,7 +248,16 @@ class Controller:
             journal.run, layout, self.study.hash, admitted, wish.patience, wish.absence, wish.poll
         )
         post = Among(self._post, admitted)
-        engine = FlowerEngine(post, network, keep=journal.payloads.put, check=running.check)
+        told = (body for kind, body in journal.rows() if kind == "Arrived") if journal.known else ()
+        signed = Signatories(
+            self.study.hash,
+            journal.run,
+            running.rules.seed,
+            running.codec,
+            running.model.layout,
+            ((body["learner"], body["signature"]) for body in told),
+        )
+        engine = FlowerEngine(post, network, keep=journal.payloads.put, check=running.check, signed=signed)
         self._journal = journal
         if journal.known:
             engine.note("the controller was started again")
@@ -359,3 +376,178 @@ class Among:
     def silence(self) -> float:
         """How long the network did not answer."""
         return self._post.silence()
+
+
+# ---- keeping everything running -----------------------------------------------------------------------------------
+
+Say = Callable[[str], None]
+
+_LOOK = 0.25
+_ERRORS = {error.exit_code: error for error in (SettingsError, Refused)}
+
+
+class Kept(Protocol):
+    """Programs that are kept running."""
+
+    def start(self) -> None:
+        """Start them."""
+
+    def watch(self) -> None:
+        """Start again what has ended."""
+
+    def stop(self) -> None:
+        """End them."""
+
+
+def centre_folder(store: Path) -> Path:
+    """Where a store's research centre keeps its own: the SuperLink's database, certificates, admitted nodes, logs."""
+    return store / "network"
+
+
+def open_centre(
+    store: Path, address: Address, given: Certificates | None, say: Say, *, embedded: bool = True
+) -> Centre:
+    """The centre of a store; without given certificates a private authority is made, and the certificate renewed."""
+    folder = centre_folder(store).resolve()
+    own = given or issue(folder / "certificates", address.hosts, datetime.now(UTC))
+    write_address(folder, address, own)
+    return Centre(folder, address, own, say, embedded=embedded)
+
+
+@dataclass
+class Service:
+    """Serves one study until its run has ended.
+
+    Args:
+        centre: The centre's programs.
+        store: The store's folder.
+        study: The study.
+        wish: How it is run.
+        say: Hears, in one line, when something happens.
+        others: Further programs to keep running, such as the sites' in a rehearsal.
+    """
+
+    centre: Centre
+    store: Path
+    study: Study
+    wish: Wish
+    say: Say
+    others: Sequence[Kept] = ()
+    _heard: int = field(default=0, init=False)
+
+    def run(self) -> RunRow:
+        """Start everything, bring the run to its end, end everything.
+
+        Raises:
+            AbatonError: What the controller was refused.
+        """
+        try:
+            self.centre.start()
+            with replacing(self.centre.folder / "study.toml") as begun:
+                begun.write_text(write_toml(self.study))
+            self.say(f"the centre listens at {self.centre.address}")
+            for programs in self.others:
+                programs.start()
+            return self._bring_to_end()
+        finally:
+            for programs in (*self.others, self.centre):
+                programs.stop()
+
+    def _bring_to_end(self) -> RunRow:
+        told = self._told()
+        controller = self.centre.conduct(CONDUCT, told.text())
+        try:
+            outcome = self._awaited(told, controller)
+        finally:
+            controller.stop()
+        self._tell(told)
+        if "error" in outcome:
+            raise _ERRORS.get(outcome["code"], AbatonError)(outcome["error"])
+        with Store(self.store) as store:
+            return store.run(outcome["run"])
+
+    def _awaited(self, told: Submission, controller: Keeper) -> dict[str, Any]:
+        """How the run ended; whatever ends before it is started again, the controller as well."""
+        while (outcome := self._outcome(told)) is None:
+            for programs in (self.centre, *self.others):
+                programs.watch()
+            self._tell(told)
+            if self._outcome(told) is None:
+                controller.watch()
+            time.sleep(_LOOK)
+        return outcome
+
+    def _told(self) -> Submission:
+        told = Submission(secrets.token_hex(8), self.store.resolve(), self.centre.folder, self.wish)
+        told.progress_file.parent.mkdir(parents=True, exist_ok=True)
+        told.progress_file.touch()
+        self._heard = told.progress_file.stat().st_size
+        return told
+
+    def _outcome(self, told: Submission) -> dict[str, Any] | None:
+        try:
+            row: dict[str, Any] = json.loads(told.outcome_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return row if row["token"] == told.token else None
+
+    def _tell(self, told: Submission) -> None:
+        """Pass on what the controller has said since."""
+        with told.progress_file.open("rb") as log:
+            log.seek(self._heard)
+            lines = log.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._heard += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            self.say(line)
+
+
+def rehearse(study: Study, files: Sequence[SiteFile], store: Store, wish: Wish, say: Say) -> RunRow:
+    """Run a study on this machine as on a network: a centre on loopback, a node for each site, TLS and keys.
+
+    Raises:
+        Refused: Fewer sites than are needed can take part.
+    """
+    if len(files) < 2:
+        raise Refused(f"{len(files)} of {len(files)} sites can take part, 2 are needed", remedy="add others")
+    centre = open_centre(store.folder, Address("127.0.0.1", free_port()), None, say)
+    authority = centre.folder / "certificates" / "ca.pem"
+    sites = Sites(centre, say)
+    document = centre.folder / "study.toml"
+    for file in files:
+        folder = centre.folder / "members" / file.document.site.id
+        sites.add(
+            SitePrograms(membership(file, study, document, str(centre.address), authority, folder), say)
+        )
+    return Service(centre, store.folder, study, wish, say, [sites]).run()
+
+
+class Sites:
+    """The programs of several sites on this machine; their keys are admitted when they start."""
+
+    def __init__(self, centre: Centre, say: Say) -> None:
+        self._centre, self._say = centre, say
+        self.programs: dict[str, SitePrograms] = {}
+
+    def add(self, programs: SitePrograms) -> None:
+        """One more site."""
+        self.programs[programs.member.site] = programs
+
+    def start(self) -> None:
+        """Make keys, admit them, start the programs."""
+        known = set(self._centre.admitted().values())
+        for site, programs in self.programs.items():
+            programs.make_key()
+            if site not in known:
+                self._centre.admit(programs.public_key(), site)
+            programs.start()
+
+    def watch(self) -> None:
+        """Start again what has ended."""
+        for programs in self.programs.values():
+            programs.watch()
+
+    def stop(self) -> None:
+        """End all programs."""
+        for programs in self.programs.values():
+            programs.stop()
