@@ -6,7 +6,6 @@ A test that changes a site's file, be it a record or a consent, has other bytes,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from abaton.federation import reading
-from abaton.site.opening import gate_of
+from abaton.federation.rolls import StillIn
+from abaton.site import Site, SiteFile
 
 _READ: dict[object, reading.Reading] = {}
-_read = reading._read
+_reading = reading._reading
 
 
 def _bytes_of(folder: Path) -> str:
@@ -30,18 +30,17 @@ def _bytes_of(folder: Path) -> str:
     return found.hexdigest()
 
 
-def _once(study, file, now, step, gate) -> reading.Reading:
-    if gate is not gate_of:
-        return _read(study, file, now, step, gate)
-    moment = None if abs(now - datetime.now(UTC)) < timedelta(minutes=1) else now
-    asked = study.model_dump_json(exclude={"learning"})  # how it learns comes later
+def _once(file: SiteFile, site: Site) -> reading.Reading:
+    if isinstance(site.gate, StillIn):  # a run is gone on with
+        return _reading(file, site)
+    moment = None if abs(site.now - datetime.now(UTC)) < timedelta(minutes=1) else site.now
+    asked = site.study.model_dump_json(exclude={"learning"})  # how it learns comes later
     key = asked, moment, file.document.model_dump_json(), _bytes_of(file.folder)
     if key not in _READ:
-        _READ[key] = _read(study, file, now, step, gate)
+        _READ[key] = _reading(file, site)
     return replace(_READ[key], file=file)
 
 
 @pytest.fixture(autouse=True)
-def _reading_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(reading, "_read", _once)
-    yield
+def _reading_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_reading", _once)
