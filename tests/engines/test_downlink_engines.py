@@ -180,11 +180,11 @@ def test_a_process_that_died_is_sent_the_whole_model_again(tmp_path):
         found, expected = compressed.noted(tmp_path / "noted"), compressed.digests(journal)
         assert all({expected[version]} == seen for version, seen in found.items())
         arrived = [event for event in compressed.events_of(journal) if isinstance(event, Arrived)]
-        whole = [event for event in arrived if event.down == SIZE]
-        # Who is slow may be heard of after that only.
-        assert len(whole) > len({event.learner for event in arrived}), (
-            "at first, and after its process had died"
-        )
+        sent = [event.down == SIZE for event in arrived]
+        # One learner may be heard of before that alone, and another one after it.
+        assert any(sent[:5])
+        assert any(sent[5:]), "and again after its process had died"
+        assert not all(sent)
 
 
 def test_over_a_network_what_is_counted_is_what_was_sent_and_a_lost_base_is_made_good(tmp_path):
