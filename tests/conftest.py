@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import pwd
@@ -27,6 +28,16 @@ settings.load_profile("fast")
 
 # Every command typed in a test would build the whole command line anew: 50 ms each, for one and the same object.
 typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
+
+gc.disable()  # while thousands of tests are collected, of which all are kept
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, and not among the tests themselves: each look takes a fifth of the time less."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
 
 # Each worker of many has one processor: threads of theirs would wait for one another.
 if "PYTEST_XDIST_WORKER" in os.environ:
