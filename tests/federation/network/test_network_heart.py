@@ -136,7 +136,9 @@ def test_a_killed_controller_is_started_again_and_goes_on(life):
 def test_a_killed_superlink_is_started_again_from_its_database(life):
     assert "superlink ended (code -9)" in life.said["centre"]
     arrived = [event.learner for event in life.events if isinstance(event, Arrived)]
-    later = arrived[life.versions + 2 * len(SITES) :]  # those before may have reached the centre before the kill
+    later = arrived[
+        life.versions + 2 * len(SITES) :
+    ]  # those before may have reached the centre before the kill
     assert set(later) == set(SITES), "it may be back before anybody misses it, but everybody trains on"
 
 

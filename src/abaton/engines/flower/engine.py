@@ -164,6 +164,8 @@ class FlowerEngine:
         if self.now() < self._met.looked + 10 * self._network.poll:
             return
         self._met.looked, there = self.now(), set(self._post.nodes())
+        for name in set(self._network.admitted().values()) if self._network.admitted else ():
+            self._sites.named(name)  # a run does not wait for a site that never comes
         for site in self._sites:
             if site.node is not None and not self._is_admitted(site.node, site.name):
                 self._note(site.name, "node was revoked")
@@ -289,8 +291,8 @@ class FlowerEngine:
             self._away(site)
 
     def _patience(self, seat: Seat) -> float:
-        """How long an answer may take; time that a task was given to train does not try patience."""
-        return self._network.patience + sum(map(time_given, seat.tasks))
+        """How long an answer may take: half as long after each one that did not come, without the time to train."""
+        return self._network.patience / 2**seat.deaths + sum(map(time_given, seat.tasks))
 
     def _collect(self) -> None:
         open_letters = {seat.letter: seat for seat in self._sites.seats if seat.letter}
@@ -363,6 +365,7 @@ class FlowerEngine:
     def _give_up(self) -> None:
         for seat in self._sites.seats:
             if seat.letter and self.now() > seat.since + self._patience(seat):
+                seat.deaths += 1
                 self._done(seat, [], LATE)
             elif self._is_missed(seat):
                 self._leave(seat, GONE)
@@ -373,7 +376,7 @@ class FlowerEngine:
             return bool(seat.waiting)
         site = seat.site
         away = site.node is None and self.now() > site.since + self._network.absence
-        return away and (site.joined or bool(seat.waiting))
+        return away and (not site.left or bool(seat.waiting))
 
     def _fail(self, tasks: Sequence[Task], reason: str) -> None:
         for task in tasks:

@@ -24,7 +24,7 @@ class Seat:
         letter: the message that it has not answered, if there is one.
         tasks: what that message asks for; nothing if it only tells.
         since: when that was sent.
-        deaths: how many messages in a row were not answered because something died.
+        deaths: how many messages in a row were not answered because something died, or in time.
         holds: the models that the site said it holds for it.
     """
 
@@ -130,6 +130,6 @@ def holds(about: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _text(about: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
     said = about.get(name)
-    if not isinstance(said, str) or len(said) > 200 or not (said or empty):
+    if not isinstance(said, str) or len(said) > 200 or not (said or empty) or not said.isprintable():
         raise unreadable()
     return said

@@ -1,16 +1,18 @@
-"""The form of what a site tells of its cohort: whatever has another form is refused before it is kept or shown."""
+"""The form of what a site tells of its cohort: whatever has another form is refused before it is used or shown."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from abaton.federation.network.wording import unreadable
+from abaton.federation.network.wording import PEOPLE, text, unreadable
+from abaton.records.anonymity.federated import Histogram
 
-Line = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
-Number = Annotated[int, Field(ge=0)]
+Line = Annotated[str, AfterValidator(text)]
+Number = Annotated[int, Field(ge=0, le=PEOPLE)]
 _MOST = 1000
 
 
@@ -57,3 +59,30 @@ def cohort_told(said: object) -> Mapping[str, Any]:
         return _Cohort.model_validate(said).model_dump()
     except ValidationError:
         raise unreadable() from None
+
+
+class _Sensitive(_Form):
+    values: list[Line | None]
+    triples: list[tuple[Number, Number, Number]]
+    unsure: list[Number]
+    whole: list[Number]
+
+
+class _Histogram(_Form):
+    base: list[Number]
+    chains: list[list[tuple[list[Line | None], Number]]]
+    cells: list[list[Number]]
+    counts: list[Number]
+    people: list[Number]
+    sensitive: list[_Sensitive]
+    hidden: Number
+
+
+def histogram_told(said: object) -> Histogram:
+    """How many people of a site share each combination, with no number that could not be one of people."""
+    try:
+        _Histogram.model_validate_json(json.dumps(said))
+    except (TypeError, ValueError):
+        raise unreadable() from None
+    assert isinstance(said, dict)
+    return Histogram.from_row(said)

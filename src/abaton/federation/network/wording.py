@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any
@@ -31,6 +32,11 @@ _BODY = "body"
 _CHOSEN = frozenset({"weight", "intercept", "slope"})  # what a site chooses for a model of its own
 _LARGEST = 1 << 26
 _MOST = 1 << 53  # whole numbers beyond are not exact in JSON
+_LARGEST_NUMBER = sys.float_info.max
+_FARTHEST = 1e150  # squares of it are numbers, too
+
+PEOPLE = 1 << 34
+"""More than there are: no count of people is above."""
 
 
 def worded(kind: str, about: Mapping[str, Any], body: Mapping[str, Any]) -> Parcel:
@@ -132,7 +138,7 @@ def explained_from(
     """What a site tells of what a model goes by, read with care: every input and every point, and no others."""
     inputs = list(inputs_of(columns)) if asked.importance else []
     points = {name: len(points_of(asked, name, columns)) for name in asked.dependence}
-    told, subjects = told_from(row["told"], cases), whole(row["subjects"])
+    told, subjects = told_from(row["told"], cases), whole(row["subjects"], PEOPLE)
     if list(row["shuffled"]) != inputs or list(row["means"]) != list(points) or not told or not subjects:
         raise unreadable()
     if any(len(times) != asked.importance for times in row["shuffled"].values()):
@@ -149,16 +155,37 @@ def explained_from(
 
 def _counted_from(what: Any, cases: int) -> Counted:
     if not cases and isinstance(what, list) and len(what) == len(fields(PairSums)):
-        subjects, events, *pairs = numbers(what, length=len(fields(PairSums)))
-        if events > subjects or min(pairs) < 0 or pairs[0] > pairs[1]:
-            raise unreadable()
-        return PairSums(whole(subjects), whole(events), *pairs)
+        return _pair_sums(numbers(what, length=len(fields(PairSums))))
     if not cases:
-        first, *rest = numbers(what, length=6)
-        return ValueSums(whole(first), *rest)
+        return _value_sums(numbers(what, length=len(fields(ValueSums))))
     if not isinstance(what, list) or len(what) != cases:
         raise unreadable()
     return [_score_counts(each) for each in what]
+
+
+def _pair_sums(told: Sequence[float]) -> PairSums:
+    """Sums over pairs: what is right is among all of them, and nobody is in more pairs than there are others."""
+    subjects, events, right, pairs, right_squared, both, pairs_squared = told
+    most = subjects * subjects
+    fits = 0 <= right <= pairs <= most and 0 <= right_squared <= both <= pairs_squared <= subjects * most
+    if not fits or events > subjects:
+        raise unreadable()
+    return PairSums(whole(subjects, PEOPLE), whole(events), right, pairs, right_squared, both, pairs_squared)
+
+
+def _value_sums(told: Sequence[float]) -> ValueSums:
+    """Sums of errors and of values: each is at most what the next higher power allows (Cauchy and Schwarz)."""
+    number, absolute, squared, fourth, total, squares = told
+    fits = absolute >= 0 and 0 <= squared <= _FARTHEST and fourth >= 0 and squares >= 0
+    pairs = (absolute, squared), (squared, fourth), (abs(total), squares)
+    if not fits or not all(_root_of(number, each) * (1 + 1e-6) >= low for low, each in pairs):
+        raise unreadable()
+    return ValueSums(whole(number, PEOPLE), absolute, squared, fourth, total, squares)
+
+
+def _root_of(number: float, squares: float) -> float:
+    """The largest sum that so many numbers can have whose squares add up to something."""
+    return math.sqrt(max(0.0, number)) * math.sqrt(squares)
 
 
 def numbers(said: object, *, length: int) -> list[float]:
@@ -166,14 +193,14 @@ def numbers(said: object, *, length: int) -> list[float]:
     if not isinstance(said, list) or len(said) != length:
         raise unreadable()
     for each in said:
-        if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+        if isinstance(each, bool) or not isinstance(each, int | float) or not abs(each) <= _LARGEST_NUMBER:
             raise unreadable()
     return [float(each) for each in said]
 
 
-def whole(said: object) -> int:
-    """A whole number that is not negative."""
-    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= _MOST or said % 1:
+def whole(said: object, most: int = _MOST) -> int:
+    """A whole number that is not negative, and not larger than it can be."""
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= most or said % 1:
         raise unreadable()
     return int(said)
 
@@ -204,7 +231,9 @@ def _statistics(row: object) -> Statistics:
 
 def _moments(row: object) -> Moments:
     count, total, squares = numbers(row, length=3)
-    return Moments(whole(count), total, squares)
+    if not 0 <= squares <= _FARTHEST or _root_of(count, squares) * (1 + 1e-6) < abs(total):
+        raise unreadable()
+    return Moments(whole(count, PEOPLE), total, squares)
 
 
 def _counted(what: Counted) -> list[Any]:
@@ -222,7 +251,7 @@ def _score_counts(rows: object) -> ScoreCounts:
         raise unreadable()
     cases, controls = np.zeros(BINS), np.zeros(BINS)
     for row in rows:
-        place, ill, well = (whole(each) for each in numbers(row, length=3))
+        place, ill, well = (whole(each, PEOPLE) for each in numbers(row, length=3))
         if place >= BINS:
             raise unreadable()
         cases[place], controls[place] = ill, well
