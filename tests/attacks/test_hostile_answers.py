@@ -7,6 +7,7 @@ are tried on answers that were recorded in one honest run, some in whole runs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,9 @@ import numpy as np
 import pytest
 from tests.federation.network.loops import Loop
 
+from abaton.cli.output import table
+from abaton.codecs import Key
+from abaton.control.draw import round_key
 from abaton.engines.flower import Parcel
 from abaton.engines.flower.seats import introduction
 from abaton.errors import PayloadError
@@ -27,8 +31,10 @@ from abaton.federation.network.wording import body_of, sums_from, told_from
 from abaton.federation.telling import check_scale
 from abaton.lab.demo import Demonstration, demonstration, opened
 from abaton.records.features import columns
-from abaton.store import RunRow, Store
+from abaton.report import run_page, run_report
+from abaton.store import Journal, RunRow, Store
 from abaton.study import load_study
+from abaton.vectors import Layout
 
 LIAR = "kos"
 HONEST = ["pergamon", "trikala"]
@@ -353,3 +359,89 @@ def test_a_site_that_never_says_who_it_is_is_not_waited_for(hospitals, tmp_path,
     row = run(hospitals, tmp_path, "query", lie, replace(WISH, absence=0.5))
     assert row.result["traffic"].keys() >= set(HONEST)
     assert row.result["traffic"].get(LIAR, {"updates": 0})["updates"] == 0
+
+
+SCORES = [[0, 0, 1e15, 1e15, 1e15, 1e15], [4.5, 4, 5, 5, 5, 5], [-1, 4, 5, 5, 5, 5], [9, 4, 5, 5, 5, 5]]
+SCORES += [
+    [4, 4, 5, 5, 5, 9],
+    [1, 1, 1, 2, 2, 2, 2, 2, 2],
+    [HUGE] * 6,
+    [9, 0.5],
+    [9, 1.0, 2.0, 9.0],
+    "<b>",
+    None,
+]
+SCORED: list[Lie] = [
+    lambda about, said=said: about.update(scores=[said for _ in about["scores"]])  # type: ignore[misc]
+    for said in SCORES
+]
+TRAINED: list[Lie] = [
+    *(changed(score=said) for said in SCORES),
+    changed(loss="nan"),
+    changed(steps=HUGE),
+    changed(examples=2**53, steps=2**53),
+    changed(key="0.1.trikala"),
+    changed(cohort="../../etc/passwd"),
+    changed(patient="4711"),
+    lambda about: about.update(reason=MARKUP),
+]
+UPDATES = [float("nan"), float("inf"), 1e6, 3e38]  # each number of an update
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["train", "evaluate", "update"])
+def test_a_site_that_lies_while_it_trains_neither_ends_nor_spoils_the_run(
+    hospitals, tmp_path, kind, monkeypatch
+):
+    """One lie after the other, in a run long enough for all of them."""
+    text = (hospitals.sites[0].parent.parent / "study.toml").read_text()
+    file = tmp_path / "study.toml"
+    text = re.sub(r"(?m)^codec = .*$", 'codec = "raw"', text)
+    file.write_text(text.replace("rounds = 2", f"rounds = {len(TRAINED)}"))
+    made, told = replace(hospitals, study=load_study(file)), []
+    loop = Loop(tmp_path, made.study, made.sites, replace(WISH, resamples=0))
+    lies: list[Any] = {"train": TRAINED, "evaluate": SCORED, "update": UPDATES}[kind]
+
+    def fate(desk: Any, parcel: Parcel) -> Parcel | None:
+        if desk.name != LIAR or parcel.kind != ("train" if kind == "update" else kind):
+            return None
+        answer, lie = desk.answer(parcel), lies[len(told) % len(lies)]
+        told.append(lie)
+        if not isinstance(lie, float):
+            return spoilt(answer, lie)
+        learning, version = made.study.learning, parcel.about["version"]
+        layout = learning.model(features=len(columns(made.study.plan())), classes=2).layout
+        update, key = np.full(layout.size, lie, np.float32), Key(round_key(WISH.seed, version), LIAR)
+        with monkeypatch.context() as careless:
+            careless.setattr(Layout, "check", lambda self, vector, **about: vector)
+            update, _ = learning.pipeline().encode(update, layout, key, {})
+        return replace(answer, blobs={"update": update})
+
+    loop.post.fate = fate
+    with Store(tmp_path / "store") as store:
+        row = loop.run(store)
+        rows = list(Journal(store, row.run).rows())
+        vector = store.vectors.get(store.models(row.run)[-1].digest)
+    assert row.status == "finished"
+    assert row.result["reason"] == "all rounds are done"
+    assert len(told) >= len(lies)
+    assert np.isfinite(vector).all()
+    assert np.abs(vector).max() < 100
+    assert MARKUP not in json.dumps(rows)
+    arrived = [body for name, body in rows if name == "Arrived" and body["learner"] == LIAR]
+    assert arrived, "what is sound in form counts, as far as it may"
+    (line,) = [each for each in row.result["evaluation"]["lines"] if each["of"] == "all"]
+    assert line["measures"]["auroc"]["value"] > 0.5
+
+
+@pytest.mark.slow
+def test_words_of_a_site_are_shown_as_words(hospitals, tmp_path, capsys):
+    """Neither a page nor a terminal takes what a site says for markup."""
+    words = f"{MARKUP} [/bold] [link=https://evil.example]here[/link]"
+    row = run(hospitals, tmp_path, "read", lambda body: body.update(problem=words))
+    assert row.recipe["left_out"] == {LIAR: words}
+    page = run_page(run_report(row, [], []))
+    assert MARKUP not in page
+    assert "&lt;script&gt;alert(1)" in page
+    table("sites", ("site", "takes part"), [(LIAR, words)])
+    assert words in capsys.readouterr().out
