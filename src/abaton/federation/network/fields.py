@@ -29,7 +29,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "body/problem": "why the site cannot take part; empty if it can",
         "body/floor": "the smallest number of people that the site tells",
         "body/k": "among how many people everybody must hide",
-        "body/histogram": "how many people share each combination of quasi-identifiers",
+        "body/histogram": "how many people share each combination of quasi-identifiers, from the study's local floor "
+        "on, which is one person if it names none",
     },
     "deal": {
         "body/problem": "why the site cannot take part; empty if it can",
