@@ -18,6 +18,7 @@ from abaton.control import (
     Stop,
     Thresholds,
     Train,
+    TrainSettings,
     step,
 )
 
@@ -108,7 +109,8 @@ def test_the_run_ends_when_the_last_one_at_work_is_lost(event):
 
 def test_adaptive_learners_take_as_many_steps_as_in_their_last_cycle():
     pacing = Asynchronous(adaptive={"": Thresholds(0.0, 1)})
-    rules = Rules(learners=1, rounds=1, finishing=1, pacing=pacing)
+    training = TrainSettings(epochs=4)
+    rules = Rules(learners=1, rounds=1, finishing=1, pacing=pacing, training=training)
     state, (task,) = joined(rules)
     state, said = step(rules, state, arrived(task, steps=37))
     (task,) = of(Train, said)

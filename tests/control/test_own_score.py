@@ -16,7 +16,7 @@ def test_the_own_score_counts_unless_others_alone_are_to_judge(own, weight):
     rules = Rules(2, rounds=5, pacing=Asynchronous(), weighting=(ByValidation(own=own),))
     state = State()
     for name in ("a", "b"):
-        state, said = step(rules, state, Joined(0.0, name, 10))
+        state, said = step(rules, state, Joined(0.0, name, 100))
     task = next(one.task for one in said if one.learner == "a")
     update = Arrived(1.0, "a", task, "digest", 4, steps=1, examples=10, score=PROUD)
     state, said = step(rules, state, update)

@@ -248,7 +248,7 @@ def test_a_commit_says_what_is_known_of_it():
 
 
 def test_staleness_counts_the_steps_and_versions_that_others_committed():
-    rules = Rules(learners=2, rounds=100, pacing=Asynchronous())
+    rules = Rules(learners=2, rounds=100, pacing=Asynchronous(), training=TrainSettings(epochs=3))
     state, tasks = joined(rules)
     state, said = step(rules, state, arrived(tasks[0], steps=30))
     state, said = step(rules, state, arrived(of(Train, said)[0], steps=12))

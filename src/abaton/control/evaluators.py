@@ -16,7 +16,7 @@ from itertools import zip_longest
 from abaton.control import draw, score
 from abaton.control.messages import Counts, Evaluate, Instruction
 from abaton.control.rules import Rules
-from abaton.control.state import Contribution, State
+from abaton.control.state import Contribution, Member, State
 from abaton.control.weighting import ByValidation
 
 LOTS = 32
@@ -57,12 +57,17 @@ def hear(state: State, task: str, evaluator: str, counts: tuple[float, ...] = ()
     if made is None or evaluator not in made.waiting:
         return state
     member = state.present.get(evaluator)
-    if not score.sound(counts, () if member is None else member.labels):
+    if member is None or not possible(member, counts):
         counts = ()
     heard = made._replace(waiting=made.waiting - {evaluator}, heard=(*made.heard, counts))
     if not heard.waiting:
         heard = heard._replace(heard=(), score=score.combined(heard.heard))
     return state._replace(scoring=state.scoring.set(task, heard))
+
+
+def possible(member: Member, counts: Counts) -> bool:
+    """Whether a learner can have counted something, by what it declared when it joined."""
+    return score.sound(counts, member.labels) and score.total(counts) <= member.most
 
 
 def complete(state: State, tasks: Iterable[str]) -> list[Contribution]:

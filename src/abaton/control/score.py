@@ -150,8 +150,9 @@ def sound(counts: Counts, declared: Counts = ()) -> bool:
         return False
     right, actual, predicted = _parts(counts)
     fits = all(hit <= min(true, said) for hit, true, said in zip(right, actual, predicted, strict=True))
-    within = not declared or all(
-        true <= most for true, most in zip_longest(actual, declared[:classes], fillvalue=0)
+    within = not declared or (
+        len(declared) <= classes
+        and all(true <= most for true, most in zip_longest(actual, declared, fillvalue=0))
     )
     return fits and within and sum(actual) == sum(predicted) and (not rest or 0 <= counts[-1] < math.inf)
 
@@ -175,7 +176,8 @@ def combined(heard: Sequence[Counts]) -> Counts:
     """The counts of several evaluators together, none of whom counts for more than twice all the others.
 
     Counts of another form than most are left out: whoever sends them cannot spoil what the others say. With two there
-    is no majority, and both count as they are.
+    is no majority: of two forms the first counts, which is that of the model's own learner if it says something, and
+    of one form both count as they are.
 
     >>> combined([(4, 1, 5, 2, 5, 2), (1, 1, 2, 1, 2, 1), (30, 10, 30, 10, 30, 10)])
     (20.0, 7.0, 22.0, 8.0, 22.0, 8.0)
@@ -183,7 +185,7 @@ def combined(heard: Sequence[Counts]) -> Counts:
     told = [counts for counts in heard if counts]
     if not told:
         return ()
-    form = min(Counter(map(len, told)).items(), key=lambda item: (-item[1], item[0]))[0]
+    ((form, _),) = Counter(map(len, told)).most_common(1)
     kept = [counts for counts in told if len(counts) == form]
     sizes = [total(counts) for counts in kept]
     largest = max(range(len(kept)), key=sizes.__getitem__)
@@ -219,6 +221,17 @@ def task_of(measure: str) -> str:
     ('classes', 'value', 'time')
     """
     return "value" if measure in VALUE_MEASURES else "time" if measure in TIME_MEASURES else "classes"
+
+
+def fits(measure: str, counts: Counts) -> bool:
+    """Whether counts have the form that a measure is made of; nothing has every form.
+
+    >>> fits("mcc", (1, 1, 2, 1, 1, 2)), fits("closeness", (1, 1, 2, 1, 1, 2)), fits("mcc", (9, 0.5))
+    (True, False, False)
+    """
+    forms = {"value": len(VALUE_SUMS), "time": len(TIME_SUMS)}
+    form = forms.get(task_of(measure))
+    return not counts or (len(counts) not in forms.values() if form is None else len(counts) == form)
 
 
 def _parts(counts: Counts) -> tuple[Counts, Counts, Counts]:

@@ -6,6 +6,7 @@ As plain values a checkpoint can hold it.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 from immutables import Map
@@ -24,6 +25,17 @@ class Member:
     examples: int
     group: str = ""
     labels: Counts = ()
+
+    @property
+    def most(self) -> int:
+        """As many examples as it can have, validation included, by what it declared."""
+        return 2 * self.examples + int(sum(self.labels))
+
+    def lessened(self, now: Member) -> Member:
+        """What holds of a learner that comes back and declares something else: nothing that is more than at first."""
+        pairs = zip_longest(self.labels, now.labels, fillvalue=0)
+        labels = tuple(map(min, pairs))[: len(self.labels)]
+        return Member(min(self.examples, now.examples), self.group, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,9 @@ class State(NamedTuple):
         asked: how many training tasks have been given out (asynchronous pacing).
         begun: whether enough learners have joined and training has begun.
         present: the learners that are there.
+        declared: what each learner declared when it joined for the first time.
+        missing: who has gone before training began, and is not waited for.
+        examples: on how many examples those who are there train, all together.
         labels: the label counts of all their validation sets together.
         open: the training tasks under way.
         scoring: updates that wait for evaluators, by task.
@@ -104,6 +119,9 @@ class State(NamedTuple):
     asked: int = 0
     begun: bool = False
     present: Map[str, Member] = Map()
+    declared: Map[str, Member] = Map()
+    missing: frozenset[str] = frozenset()
+    examples: int = 0
     labels: Counts = ()
     open: Map[str, Assignment] = Map()
     scoring: Map[str, Contribution] = Map()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from abaton.control import evaluators, pacing, score
 from abaton.control.messages import (
     Arrived,
+    Counts,
     Event,
     Failed,
     Instruction,
@@ -24,6 +25,8 @@ from abaton.control.messages import (
 from abaton.control.mixing import Latest
 from abaton.control.rules import Rules
 from abaton.control.state import Answer, Contribution, Member, State
+
+_SAY = 2  # how many times all the others' examples one learner's may count
 
 
 def step(rules: Rules, state: State, event: Event) -> Answer:
@@ -56,27 +59,42 @@ def step(rules: Rules, state: State, event: Event) -> Answer:
 
 
 def _joined(rules: Rules, state: State, event: Joined) -> Answer:
-    known = event.learner in state.present
-    state = _forget_labels(state, event.learner)
-    member = Member(event.examples, event.group, event.labels)
-    labels = evaluators.together([state.labels, event.labels])
-    state = state._replace(present=state.present.set(event.learner, member), labels=labels)
+    learner, known = event.learner, event.learner in state.present
+    state = _forget(state, learner)
+    member, before = Member(event.examples, event.group, event.labels), state.declared.get(learner)
+    member = member if before is None else before.lessened(member)
+    state = state._replace(
+        present=state.present.set(learner, member),
+        declared=state.declared.set(learner, member) if before is None else state.declared,
+        missing=state.missing - {learner},
+        examples=state.examples + member.examples,
+        labels=evaluators.together([state.labels, member.labels]),
+    )
     if not state.begun:
-        if len(state.present) < rules.learners:
-            return state, ()
-        return rules.pacing.begin(rules, state._replace(begun=True), event.at)
-    return (state, ()) if known else rules.pacing.joined(rules, state, event.learner, event.at)
+        return _begun(rules, state, event.at)
+    return (state, ()) if known else rules.pacing.joined(rules, state, learner, event.at)
+
+
+def _begun(rules: Rules, state: State, now: float) -> Answer:
+    """Begin when everybody is there who is waited for."""
+    if not state.present or len(state.present) + len(state.missing) < rules.learners:
+        return state, ()
+    return rules.pacing.begin(rules, state._replace(begun=True), now)
 
 
 def _left(rules: Rules, state: State, event: Left) -> Answer:
     learner = event.learner
+    if not state.begun:
+        state = _forget(state, learner)._replace(missing=state.missing | {learner})
+        present = state.present.delete(learner) if learner in state.present else state.present
+        return _begun(rules, state._replace(present=present), event.at)
     if learner not in state.present:
         return state, ()
     lost = [task for task, work in state.open.items() if work.learner == learner]
     still_open = state.open
     for task in lost:
         still_open = still_open.delete(task)
-    state = _forget_labels(state, learner)
+    state = _forget(state, learner)
     state = state._replace(present=state.present.delete(learner), open=still_open)
     asked = [task for task, made in state.scoring.items() if learner in made.waiting]
     for task in asked:
@@ -84,8 +102,6 @@ def _left(rules: Rules, state: State, event: Left) -> Answer:
     said: tuple[Instruction, ...] = ()
     if rules.pacing.mixes == "newest" and rules.mixing == Latest("subtract"):
         said = (Retire(learner),)
-    if not state.begun:
-        return state, said
     state, more = rules.pacing.left(rules, state, learner, event.at)
     if state.stopped is None:
         state, settled = _settle(rules, state, event.at, evaluators.complete(state, asked))
@@ -93,12 +109,15 @@ def _left(rules: Rules, state: State, event: Left) -> Answer:
     return state, said + more
 
 
-def _forget_labels(state: State, learner: str) -> State:
+def _forget(state: State, learner: str) -> State:
+    """Without what a learner declared, in what is declared of all together."""
     member = state.present.get(learner)
-    if member is None or not member.labels:
+    if member is None:
         return state
     gone = tuple(-n for n in member.labels)
-    return state._replace(labels=evaluators.together([state.labels, gone]))
+    return state._replace(
+        examples=state.examples - member.examples, labels=evaluators.together([state.labels, gone])
+    )
 
 
 def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
@@ -107,7 +126,7 @@ def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
         return state, ()
     member = state.present.get(event.learner)
     if member is not None:
-        event = _as_declared(member, event)
+        event = _as_declared(rules, state, member, event)
     made = Contribution(
         event,
         version=work.version,
@@ -125,18 +144,29 @@ def _arrived(rules: Rules, state: State, event: Arrived) -> Answer:
     return state, asked + more
 
 
-def _as_declared(member: Member, event: Arrived) -> Arrived:
-    """An update that counts for no more examples than its learner declared, validation included, and no false score."""
-    most = 2 * member.examples + int(sum(member.labels))
+def _as_declared(rules: Rules, state: State, member: Member, event: Arrived) -> Arrived:
+    """An update without a false score that counts for no more examples than declared, nor than twice all the others'.
+
+    With two there is no majority, and both count for what they declared.
+    """
+    most, others = member.most, state.examples - member.examples
+    if len(state.present) > 2 and others:
+        most = min(most, _SAY * others)
     if event.examples > most:
-        event = replace(event, examples=most)
-    return event if score.sound(event.score, member.labels) else replace(event, score=())
+        event = replace(event, examples=most, steps=min(event.steps, rules.training.epochs * most))
+    sound = evaluators.possible(member, event.score) and _fits(rules, event.score)
+    return event if sound else replace(event, score=())
+
+
+def _fits(rules: Rules, counts: Counts) -> bool:
+    return rules.validation is None or score.fits(rules.validation.measure, counts)
 
 
 def _scored(rules: Rules, state: State, event: Scored | Failed) -> Answer:
     """Take what an evaluator says of a model; one that failed counts nothing, and is not waited for."""
     task = evaluators.scored_task(event.task, event.learner)
-    state = evaluators.hear(state, task, event.learner, event.score if isinstance(event, Scored) else ())
+    counts = event.score if isinstance(event, Scored) and _fits(rules, event.score) else ()
+    state = evaluators.hear(state, task, event.learner, counts)
     return _settle(rules, state, event.at, evaluators.complete(state, (task,)))
 
 

@@ -28,6 +28,7 @@ CheckSigned = Callable[[TrainTask, bytes, str], None]
 
 _MOST = 1 << 53  # whole numbers beyond are not exact in JSON
 _COUNTS = 1 << 16
+_CLASSES = 1 << 12  # evaluators are chosen by them: more would cost the controller a second for each update
 _LONGEST = (
     1 << 22
 )  # bytes of plain values: as many counts as may be, and much more than any honest answer has
@@ -186,7 +187,7 @@ def counts(said: object) -> Counts:
 
 def labels(said: object) -> Counts:
     """How many examples of each class somebody says that there are."""
-    if not isinstance(said, Sequence) or isinstance(said, str | bytes) or len(said) > _COUNTS:
+    if not isinstance(said, Sequence) or isinstance(said, str | bytes) or len(said) > _CLASSES:
         raise unreadable()
     return tuple(map(whole, said))
 

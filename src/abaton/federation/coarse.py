@@ -16,6 +16,7 @@ from abaton.control.messages import Counts
 from abaton.control.score import TIME_SUMS, VALUE_SUMS
 
 _DIGITS = 2  # of losses and of sums of errors
+_STEPS = 1 << 20  # in which a group is spread: a larger one needs no more memory
 
 
 def middle(count: int, of: int, floor: int) -> int:
@@ -117,10 +118,10 @@ def spread(numbers: NDArray[np.float64], other: NDArray[np.float64] | None = Non
         width = widest if around is None else min(widest, (around[-1] - around[0]) / 2)
         edges = np.array([places[0] - width, places[0] + width], np.float64)
     for at, place in enumerate(places):
-        number = int(numbers[place])
-        shares = (np.arange(number) + 0.5) / number
+        steps = min(int(numbers[place]), _STEPS)
+        shares = (np.arange(steps) + 0.5) / steps
         found = np.rint(edges[at] + shares * (edges[at + 1] - edges[at]))
-        np.add.at(made, np.clip(found, 0, len(numbers) - 1).astype(np.int64), 1.0)
+        np.add.at(made, np.clip(found, 0, len(numbers) - 1).astype(np.int64), numbers[place] / steps)
     return made
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from abaton.federation.contract import Contract
 from abaton.site import PolicyPart, SiteFile, smallest_count
+from abaton.site.document import ConsentPart
 from abaton.study import Study
 
 
@@ -29,21 +30,81 @@ def explained(file: SiteFile, study: Study | None = None, signs: str = "") -> li
     """
     terms = file.document.policy
     floor = file.document.rules.smallest_count or 5 if study is None else smallest_count(file.document, study)
-    made = [*_bounds(terms, floor), *_signatures(terms, signs)]
+    made = [*_leaving(study), *_bounds(terms, floor, study), *_signatures(terms, signs)]
     if study is not None and study.learning is not None:
         made += _derived(Contract(study), terms)
-    return made
+    return [*made, *_deciding(file.document.consent)]
 
 
-def _bounds(terms: PolicyPart, floor: int) -> Iterator[Rule]:
+def _leaving(study: Study | None) -> Iterator[Rule]:
+    yield Rule(
+        "what leaves",
+        "counts, sums and changes of a model",
+        "No record, name, pseudonym or single row leaves. What leaves: the site's id; how many people there are, by "
+        "stage and by reason; of each column that is scaled how many values, their sum and the sum of their squares; "
+        "the change of the model after training; how well models do; digests that tell nobody. 'abaton site join "
+        "--dry-run' lists every field with what it would hold now; a field that is not on that list is not sent.",
+    )
+    if study is None:
+        return
+    yield Rule(
+        "to whom",
+        study.centre.name,
+        "This research centre receives everything that leaves, over an encrypted connection, and can read it. What "
+        "it makes of it, the community model and results about all sites together and each alone, it can pass on.",
+    )
+    asked = study.privacy.anonymity
+    if asked is not None:
+        named = ", ".join(quasi.column for quasi in asked.quasi_identifiers)
+        few = (
+            "also if it is one person alone"
+            if asked.local_floor == 1
+            else f"from {asked.local_floor} people on"
+        )
+        yield Rule(
+            "hiding",
+            f"among {asked.k} people of all sites, by {named}",
+            "So that ranges can be found in which everybody hides among the people of all sites, the centre is told "
+            f"how many people here share each combination of {named}, {few}. In the rows that are trained on these "
+            "columns hold the ranges; a person who does not hide in them is left out.",
+        )
+
+
+def _deciding(consent: ConsentPart) -> Iterator[Rule]:
+    if consent.by_person:
+        asks = "Before each task the site asks its own registry who still agrees."
+    elif consent.opt_outs is not None:
+        asks = "Before each task the site asks its own list who has said no; nobody is asked for a yes."
+    else:
+        asks = (
+            "Nobody is asked: the records are used on a ground that the site answers for, and it keeps no list of "
+            "people who have said no."
+        )
+    yield Rule(
+        "withdrawal",
+        "from the next task on" if consent.by_person or consent.opt_outs is not None else "not kept here",
+        f"{asks} Rows of whoever may not be used any more are deleted from the run's files here, and are neither "
+        "trained on nor tested with again. Changes of the model that have left before cannot be taken back; the centre "
+        "sees by a digest that somebody has gone, not who.",
+    )
+    yield Rule(
+        "who decides",
+        "the site",
+        "These rules stand in the site's own document and are kept by the site's own programs; no message of a centre "
+        "changes them. What goes beyond them is refused in one of a few fixed phrases; why, only the site's own log "
+        "says. Whoever keeps the site can end 'abaton site join' at any time: from then on nothing is answered.",
+    )
+
+
+def _bounds(terms: PolicyPart, floor: int, study: Study | None) -> Iterator[Rule]:
+    asked = None if study is None else study.privacy.anonymity
+    but = " but for the combinations above" if asked is not None and asked.local_floor < floor else ""
     yield Rule(
         "smallest count",
         f"{floor} people",
-        "No number that leaves the site tells of fewer people, also not by subtraction from anything that "
-        "left before, "
-        "in this run or an earlier one. If somebody withdraws, training goes on without them at once; what is "
-        "counted is "
-        f"told as it was, or not at all, until at least {floor} people have changed.",
+        f"No count that leaves the site{but} tells of fewer people, also not by subtraction from any that left before, "
+        "in this run or an earlier one. If somebody withdraws, training goes on without them at once; what is counted "
+        f"is told as it was, or not at all, until at least {floor} people have changed.",
     )
     yield Rule(
         "counts",
@@ -81,10 +142,10 @@ def _bounds(terms: PolicyPart, floor: int) -> Iterator[Rule]:
     )
     yield Rule(
         "how often",
-        f"{terms.scored} models scored beyond one a version, {terms.judged} judged",
+        f"each version once; {terms.scored} more models scored and {terms.judged} judged at most",
         "Each version of the model is trained on once and each model is scored once; asked again, the site "
-        "repeats its "
-        "answer to the bit.",
+        "repeats its answer to the bit. Scored means on the rows set aside to compare models by, judged on those set "
+        "aside for the test at the end.",
     )
 
 
@@ -116,9 +177,9 @@ def _derived(contract: Contract, terms: PolicyPart) -> Iterator[Rule]:
     yield Rule(
         "the contract",
         contract.study.hash,
-        "The study document with this fingerprint is what the site agreed to. How is trained, with which "
-        "columns, how often "
-        "and how results are judged is read from it here; the centre can start, order and stop, and nothing else.",
+        "The study document with this fingerprint is what the site agreed to. How the model is trained, on which "
+        "columns, how often, and how results are judged is read from it here; the centre can start a run, say in "
+        "which order sites work, and stop it, and nothing else.",
     )
     yield Rule(
         "versions",
@@ -130,7 +191,7 @@ def _derived(contract: Contract, terms: PolicyPart) -> Iterator[Rule]:
     yield Rule(
         "scores",
         "told" if contract.scores else "refused",
-        "Other sites' models are scored here, and this site's model is shown to the other sites."
+        "Models that other sites trained are scored here, and the other sites see and score this site's."
         if contract.scores
         else "No model of another site is scored here.",
     )

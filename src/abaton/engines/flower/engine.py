@@ -165,6 +165,8 @@ class FlowerEngine:
         if self.now() < self._met.looked + 10 * self._network.poll:
             return
         self._met.looked, there = self.now(), set(self._post.nodes())
+        for name in set(self._network.admitted().values()) if self._network.admitted else ():
+            self._sites.named(name)  # a run does not wait for a site that never comes
         for site in self._sites:
             if site.node is not None and not self._is_admitted(site.node, site.name):
                 self._note(site.name, "node was revoked")
@@ -293,8 +295,8 @@ class FlowerEngine:
             self._away(site)
 
     def _patience(self, seat: Seat) -> float:
-        """How long an answer may take; time that a task was given to train does not try patience."""
-        return self._network.patience + sum(map(time_given, seat.tasks))
+        """How long an answer may take: half as long after each one that did not come, without the time to train."""
+        return self._network.patience / 2**seat.deaths + sum(map(time_given, seat.tasks))
 
     def _collect(self) -> None:
         open_letters = {seat.letter: seat for seat in self._sites.seats if seat.letter}
@@ -367,6 +369,7 @@ class FlowerEngine:
     def _give_up(self) -> None:
         for seat in self._sites.seats:
             if seat.letter and self.now() > seat.since + self._patience(seat):
+                seat.deaths += 1
                 self._done(seat, [], LATE)
             elif self._is_missed(seat):
                 self._leave(seat, GONE)
@@ -377,7 +380,7 @@ class FlowerEngine:
             return bool(seat.waiting)
         site = seat.site
         away = site.node is None and self.now() > site.since + self._network.absence
-        return away and (site.joined or bool(seat.waiting))
+        return away and (not site.left or bool(seat.waiting))
 
     def _fail(self, tasks: Sequence[Task], reason: str) -> None:
         for task in tasks:
@@ -413,7 +416,7 @@ class Seat:
         letter: the message that it has not answered, if there is one.
         tasks: what that message asks for; nothing if it only tells.
         since: when that was sent.
-        deaths: how many messages in a row were not answered because something died.
+        deaths: how many messages in a row were not answered because something died, or in time.
         holds: the models that the site said it holds for it.
     """
 
@@ -519,6 +522,6 @@ def holds(about: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _text(about: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
     said = about.get(name)
-    if not isinstance(said, str) or len(said) > 200 or not (said or empty):
+    if not isinstance(said, str) or len(said) > 200 or not (said or empty) or not said.isprintable():
         raise unreadable()
     return said

@@ -24,12 +24,13 @@ from abaton.errors import AbatonError
 from abaton.federation.explaining import SiteExplained
 from abaton.federation.gains import SiteGain
 from abaton.federation.judging import Told
-from abaton.federation.members import Sums, check_enough, scale_of, told_of
+from abaton.federation.members import FEWEST, Sums, check_enough, scale_of, told_of
 from abaton.federation.network.messages import (
     body_of,
     cohort_told,
     explained_from,
     gain_from,
+    histogram_told,
     sums_from,
     text,
     told_from,
@@ -37,14 +38,19 @@ from abaton.federation.network.messages import (
     whole,
     worded,
 )
+from abaton.federation.network.plausible import check_explained, check_gain, check_told
 from abaton.federation.prepared import Scale
+from abaton.federation.telling import check_scale
 from abaton.records.anonymity import AnonymitySettings
-from abaton.records.anonymity.federated import Choice, Histogram, choose, merge
+from abaton.records.anonymity.federated import Choice, choose, merge
 from abaton.records.features import columns
 from abaton.study import Study
 from abaton.vectors import Vector
 
 Step = Callable[[str], None]
+
+LARGEST_FLOOR = 100
+"""Results are told by the largest smallest count of all sites: one that asks for more would silence everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class Preparation:
         self.step("sites deal their subjects and tell sums for scaling")
         dealt = self._ask("deal", list(able), body, self._sums)
         self._check(dealt)
-        scale = scale_of(self.study.learning, [dealt[name] for name in sorted(dealt)])
+        scale = self._scale(dealt)
         made = self._ask("scale", list(dealt), {**body, "scale": scale.row()}, self._member)
         self._check(made)
         return self._ready(made, told, scale, hidden)
@@ -173,16 +179,59 @@ class Preparation:
         asked = self.study.privacy.anonymity
         if asked is not None and not made["problem"]:
             made["k"] = max(asked.k, whole(body["k"]))
-            made["histogram"] = Histogram.from_row(body["histogram"])
+            made["histogram"] = histogram_told(body["histogram"])
             merge([made["histogram"]], replace(asked, k=made["k"]))  # a spoilt one spoils nobody else's
         return made
 
-    def _hide(self, able: Mapping[str, Any]) -> tuple[Choice, AnonymitySettings] | None:
+    def _hide(self, able: dict[str, Any]) -> tuple[Choice, AnonymitySettings] | None:
+        """The ranges in which everybody hides; a site is left out if there are none with it, and some without."""
         asked = self.study.privacy.anonymity
         if asked is None:
             return None
+        try:
+            return self._chosen(able, asked)
+        except AbatonError:
+            for name in sorted(able, key=lambda each: (-able[each]["k"], each)):
+                others = {other: each for other, each in able.items() if other != name}
+                with suppress(AbatonError):
+                    found = self._chosen(others, asked)
+                    self._leave(name, "with what it tells, nobody could hide")
+                    del able[name]
+                    return found
+            raise
+
+    def _chosen(self, able: Mapping[str, Any], asked: AnonymitySettings) -> tuple[Choice, AnonymitySettings]:
+        self._check(able)
         settings = replace(asked, k=max(each["k"] for each in able.values()))
         return choose([able[name]["histogram"] for name in sorted(able)], settings), settings
+
+    def _scale(self, dealt: dict[str, Sums]) -> Scale:
+        """What all scale by; a site whose sums carry it so far away that others would refuse it is left out."""
+        while (refusing := self._refusing(dealt)) and len(dealt) > FEWEST:
+            without = {name: self._refusing(dealt, name) for name in sorted(dealt)}
+            worst = min(without, key=without.__getitem__)
+            if without[worst] >= refusing:
+                break
+            self._leave(worst, "its sums are far from those of the others")
+            del dealt[worst]
+        return self._pooled(dealt)
+
+    def _pooled(self, dealt: Mapping[str, Sums], without: str = "") -> Scale:
+        assert self.study.learning is not None
+        return scale_of(
+            self.study.learning, [each for name, each in sorted(dealt.items()) if name != without]
+        )
+
+    def _refusing(self, dealt: Mapping[str, Sums], without: str = "") -> int:
+        """How many sites would refuse the scale that all have together, or all but one."""
+        assert self.study.learning is not None
+        scale, count = self._pooled(dealt, without), 0
+        for name, own in dealt.items():
+            try:
+                check_scale(self.study.learning, scale, own)
+            except AbatonError:
+                count += name != without
+        return count
 
     def _sums(self, body: Mapping[str, Any]) -> Sums:
         if body["problem"]:
@@ -196,7 +245,7 @@ class Preparation:
         return {
             "table": _digest(body["table"]),
             "cohort": _digest(body["cohort"]),
-            "floor": whole(body["floor"]),
+            "floor": whole(body["floor"], LARGEST_FLOOR),
         }
 
 
@@ -204,7 +253,7 @@ class _Unable(AbatonError):
     """A site that says why it cannot take part."""
 
 
-_SPOILT = (AbatonError, KeyError, TypeError, ValueError, IndexError, AttributeError)
+_SPOILT = (Exception,)  # whatever a reader does over a site's bytes: they are not an answer
 
 
 def _digest(said: object) -> str:
@@ -214,23 +263,27 @@ def _digest(said: object) -> str:
 
 
 def judged(
-    survey: Survey, about: Mapping[str, Any], names: Sequence[str], models: Sequence[Vector], cases: int
+    survey: Survey, about: Mapping[str, Any], names: Sequence[str], models: Sequence[Vector], study: Study
 ) -> list[list[Told]]:
     """What sites tell of some models: for each model a list, one of each site that answered.
+
+    A site that lets everybody wait for nothing is not asked again.
 
     Args:
         survey: Asks and waits.
         about: The run, its study and its layout.
         names: The sites.
         models: The models.
-        cases: Of how many classes is told, each against the rest; 0 for values.
+        study: The study, which says of what is told.
     """
     made: list[list[Told]] = []
     for start in range(0, len(models), MOST_EVALUATIONS):
         some = models[start : start + MOST_EVALUATIONS]
         parcel = _judging(about, some)
-        answers = survey.ask(dict.fromkeys(names, parcel)).values()
-        told = [each for answer in answers if (each := _told(answer, len(some), cases)) is not None]
+        answers = survey.ask(dict.fromkeys(names, parcel))
+        names = [name for name in names if answers[name].reason != LATE]
+        read = (_told(answer, len(some), name, study) for name, answer in answers.items())
+        told = [each for each in read if each is not None]
         made += [[site[i] for site in told] for i in range(len(some))]
     return made
 
@@ -241,7 +294,7 @@ def gained(
     names: Sequence[str],
     model: Vector,
     settings: Mapping[str, int],
-    ways: Sequence[str],
+    study: Study,
 ) -> dict[str, SiteGain]:
     """What each site gains by the community model; a site that does not say so readably is left out.
 
@@ -251,14 +304,15 @@ def gained(
         names: The sites.
         model: The community model.
         settings: How long sites train their own models, and how the intervals are drawn.
-        ways: How the study lets sites make the community model their own.
+        study: The study, which says how sites may make the community model their own.
     """
+    assert study.learning is not None
     parcel = _judging({**about, **settings}, [model], "gain")
     made = {}
     for name, answer in survey.ask(dict.fromkeys(names, parcel)).items():
         if answer.reason is None:
             with suppress(*_SPOILT):
-                made[name] = gain_from(body_of(answer), ways)
+                made[name] = check_gain(gain_from(body_of(answer), study.learning.personalise), study)
     return made
 
 
@@ -275,10 +329,10 @@ def explained(
         study: The study, which says what is asked.
     """
     answers = survey.ask(dict.fromkeys(names, _judging(about, [model], "explain")))
-    return {name: _explained(answers.get(name), study) for name in names}
+    return {name: _explained(answers.get(name), name, study) for name in names}
 
 
-def _explained(answer: Parcel | None, study: Study) -> SiteExplained | str:
+def _explained(answer: Parcel | None, site: str, study: Study) -> SiteExplained | str:
     assert study.learning is not None
     asked, plan = study.learning.explanation, study.plan()
     assert asked is not None
@@ -288,7 +342,8 @@ def _explained(answer: Parcel | None, study: Study) -> SiteExplained | str:
         body = body_of(answer)
         if why := text(body["why"]):
             return why
-        return explained_from(body["explained"], asked, columns(plan), cases_of(plan.label.names))
+        told = explained_from(body["explained"], asked, columns(plan), cases_of(plan.label.names))
+        return check_explained(told, site, study)
     except _SPOILT:
         return UNREADABLE_ANSWER
 
@@ -305,12 +360,13 @@ def _judging(about: Mapping[str, Any], models: Sequence[Vector], kind: str = "ju
     return Parcel(kind, {**about, "tasks": tasks}, {f"model/{i}": p[1] for i, p in enumerate(parcels)})
 
 
-def _told(answer: Parcel, models: int, cases: int) -> list[Told] | None:
+def _told(answer: Parcel, models: int, site: str, study: Study) -> list[Told] | None:
     """What a site tells of each model; nothing if it does not say so readably."""
     if answer.reason is not None:
         return None
     try:
-        told = [told_from(rows, cases) for rows in body_of(answer)["told"]]
+        cases = cases_of(study.plan().label.names)
+        told = [check_told(told_from(rows, cases), site, study) for rows in body_of(answer)["told"]]
     except _SPOILT:
         return None
     return told if len(told) == models else None

@@ -31,7 +31,7 @@ from abaton.federation.federation import Dossier, Federation, new_name
 from abaton.federation.gains import with_gains
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_counts
-from abaton.federation.network.asking import Preparation, Step, Survey, cases_of, explained, gained, judged
+from abaton.federation.network.asking import Preparation, Step, Survey, explained, gained, judged
 from abaton.federation.network.joining import membership
 from abaton.federation.network.messages import worded
 from abaton.federation.run import COMMUNITY
@@ -284,7 +284,7 @@ class Controller:
         some = list(some_versions(store, row.run)) if resamples else []
         models = [vector for _, vector in some] or [store.vectors.get(outcome.digest)]
         about = {"run": row.run, "terms": self.study.hash, "layout": row.layout}
-        told = judged(self._survey, about, members, models, cases_of(classes))
+        told = judged(self._survey, about, members, models, self.study)
 
         def judge(each: int, resamples: int) -> dict[str, Any]:
             last = {COMMUNITY: told[each]}
@@ -298,7 +298,7 @@ class Controller:
             most = max((each["updates"] for each in traffic.values()), default=1)
             epochs = self._learning.rules(len(members)).training.epochs * most
             wish = {"epochs": epochs, "seed": seed, "resamples": resamples}
-            found = gained(self._survey, about, members, models[-1], wish, self._learning.personalise)
+            found = gained(self._survey, about, members, models[-1], wish, self.study)
             evaluation = with_gains(self._learning, evaluation["evaluation"], found)
         return {
             "traffic": traffic,

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from abaton.control import TrainSettings
 from abaton.engines.flower import Parcel
@@ -31,6 +32,7 @@ from abaton.federation.run import COMMUNITY
 from abaton.learning.clinical import BINS, Estimate, ScoreCounts
 from abaton.learning.times import PairSums
 from abaton.learning.values import ValueSums
+from abaton.records.anonymity.federated import Histogram
 from abaton.records.features import Column, Moments, Statistics
 from abaton.study import Explanation
 
@@ -38,6 +40,11 @@ _BODY = "body"
 _CHOSEN = frozenset({"weight", "intercept", "slope"})  # what a site chooses for a model of its own
 _LARGEST = 1 << 26
 _MOST = 1 << 53  # whole numbers beyond are not exact in JSON
+_LARGEST_NUMBER = sys.float_info.max
+_FARTHEST = 1e150  # squares of it are numbers, too
+
+PEOPLE = 1 << 34
+"""More than there are: no count of people is above."""
 
 
 def worded(kind: str, about: Mapping[str, Any], body: Mapping[str, Any]) -> Parcel:
@@ -139,7 +146,7 @@ def explained_from(
     """What a site tells of what a model goes by, read with care: every input and every point, and no others."""
     inputs = list(inputs_of(columns)) if asked.importance else []
     points = {name: len(points_of(asked, name, columns)) for name in asked.dependence}
-    told, subjects = told_from(row["told"], cases), whole(row["subjects"])
+    told, subjects = told_from(row["told"], cases), whole(row["subjects"], PEOPLE)
     if list(row["shuffled"]) != inputs or list(row["means"]) != list(points) or not told or not subjects:
         raise unreadable()
     if any(len(times) != asked.importance for times in row["shuffled"].values()):
@@ -156,16 +163,37 @@ def explained_from(
 
 def _counted_from(what: Any, cases: int) -> Counted:
     if not cases and isinstance(what, list) and len(what) == len(fields(PairSums)):
-        subjects, events, *pairs = numbers(what, length=len(fields(PairSums)))
-        if events > subjects or min(pairs) < 0 or pairs[0] > pairs[1]:
-            raise unreadable()
-        return PairSums(whole(subjects), whole(events), *pairs)
+        return _pair_sums(numbers(what, length=len(fields(PairSums))))
     if not cases:
-        first, *rest = numbers(what, length=6)
-        return ValueSums(whole(first), *rest)
+        return _value_sums(numbers(what, length=len(fields(ValueSums))))
     if not isinstance(what, list) or len(what) != cases:
         raise unreadable()
     return [_score_counts(each) for each in what]
+
+
+def _pair_sums(told: Sequence[float]) -> PairSums:
+    """Sums over pairs: what is right is among all of them, and nobody is in more pairs than there are others."""
+    subjects, events, right, pairs, right_squared, both, pairs_squared = told
+    most = subjects * subjects
+    fits = 0 <= right <= pairs <= most and 0 <= right_squared <= both <= pairs_squared <= subjects * most
+    if not fits or events > subjects:
+        raise unreadable()
+    return PairSums(whole(subjects, PEOPLE), whole(events), right, pairs, right_squared, both, pairs_squared)
+
+
+def _value_sums(told: Sequence[float]) -> ValueSums:
+    """Sums of errors and of values: each is at most what the next higher power allows (Cauchy and Schwarz)."""
+    number, absolute, squared, fourth, total, squares = told
+    fits = absolute >= 0 and 0 <= squared <= _FARTHEST and fourth >= 0 and squares >= 0
+    pairs = (absolute, squared), (squared, fourth), (abs(total), squares)
+    if not fits or not all(_root_of(number, each) * (1 + 1e-6) >= low for low, each in pairs):
+        raise unreadable()
+    return ValueSums(whole(number, PEOPLE), absolute, squared, fourth, total, squares)
+
+
+def _root_of(number: float, squares: float) -> float:
+    """The largest sum that so many numbers can have whose squares add up to something."""
+    return math.sqrt(max(0.0, number)) * math.sqrt(squares)
 
 
 def numbers(said: object, *, length: int) -> list[float]:
@@ -173,14 +201,14 @@ def numbers(said: object, *, length: int) -> list[float]:
     if not isinstance(said, list) or len(said) != length:
         raise unreadable()
     for each in said:
-        if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+        if isinstance(each, bool) or not isinstance(each, int | float) or not abs(each) <= _LARGEST_NUMBER:
             raise unreadable()
     return [float(each) for each in said]
 
 
-def whole(said: object) -> int:
-    """A whole number that is not negative."""
-    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= _MOST or said % 1:
+def whole(said: object, most: int = _MOST) -> int:
+    """A whole number that is not negative, and not larger than it can be."""
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= most or said % 1:
         raise unreadable()
     return int(said)
 
@@ -211,7 +239,9 @@ def _statistics(row: object) -> Statistics:
 
 def _moments(row: object) -> Moments:
     count, total, squares = numbers(row, length=3)
-    return Moments(whole(count), total, squares)
+    if not 0 <= squares <= _FARTHEST or _root_of(count, squares) * (1 + 1e-6) < abs(total):
+        raise unreadable()
+    return Moments(whole(count, PEOPLE), total, squares)
 
 
 def _counted(what: Counted) -> list[Any]:
@@ -229,7 +259,7 @@ def _score_counts(rows: object) -> ScoreCounts:
         raise unreadable()
     cases, controls = np.zeros(BINS), np.zeros(BINS)
     for row in rows:
-        place, ill, well = (whole(each) for each in numbers(row, length=3))
+        place, ill, well = (whole(each, PEOPLE) for each in numbers(row, length=3))
         if place >= BINS:
             raise unreadable()
         cases[place], controls[place] = ill, well
@@ -238,8 +268,8 @@ def _score_counts(rows: object) -> ScoreCounts:
 
 # ---- what a site tells of its cohort ------------------------------------------------------------------------------
 
-Line = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
-Number = Annotated[int, Field(ge=0)]
+Line = Annotated[str, AfterValidator(text)]
+Number = Annotated[int, Field(ge=0, le=PEOPLE)]
 _LINES = 1000
 
 
@@ -288,6 +318,33 @@ def cohort_told(said: object) -> Mapping[str, Any]:
         raise unreadable() from None
 
 
+class _Sensitive(_Form):
+    values: list[Line | None]
+    triples: list[tuple[Number, Number, Number]]
+    unsure: list[Number]
+    whole: list[Number]
+
+
+class _Histogram(_Form):
+    base: list[Number]
+    chains: list[list[tuple[list[Line | None], Number]]]
+    cells: list[list[Number]]
+    counts: list[Number]
+    people: list[Number]
+    sensitive: list[_Sensitive]
+    hidden: Number
+
+
+def histogram_told(said: object) -> Histogram:
+    """How many people of a site share each combination, with no number that could not be one of people."""
+    try:
+        _Histogram.model_validate_json(json.dumps(said))
+    except (TypeError, ValueError):
+        raise unreadable() from None
+    assert isinstance(said, dict)
+    return Histogram.from_row(said)
+
+
 # ---- every field that may leave a site ----------------------------------------------------------------------------
 
 _REASON = "one of a few fixed phrases for what went wrong; never an error's text"
@@ -307,7 +364,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "body/problem": "why the site cannot take part; empty if it can",
         "body/floor": "the smallest number of people that the site tells",
         "body/k": "among how many people everybody must hide",
-        "body/histogram": "how many people share each combination of quasi-identifiers",
+        "body/histogram": "how many people share each combination of quasi-identifiers, from the study's local floor "
+        "on, which is one person if it names none",
     },
     "deal": {
         "body/problem": "why the site cannot take part; empty if it can",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from abaton.records.features.hiding import hidden, histogram, in_ranges
     from abaton.records.features.making import Featurised, featurise, featurise_people
     from abaton.records.features.scaling import Moments, Scaled, Statistics, pooled, scaled, statistics
-    from abaton.records.features.tables import Column, Table, columns, groups
+    from abaton.records.features.tables import Column, Table, columns, group_names, groups
 
 __all__ = [
     "Category",
@@ -57,6 +57,7 @@ __all__ = [
     "columns",
     "featurise",
     "featurise_people",
+    "group_names",
     "groups",
     "hidden",
     "histogram",
@@ -74,7 +75,9 @@ _HEAVY = {
         ("Moments", "Scaled", "Statistics", "pooled", "scaled", "statistics"),
         "abaton.records.features.scaling",
     ),
-    **dict.fromkeys(("Column", "Table", "columns", "groups"), "abaton.records.features.tables"),
+    **dict.fromkeys(
+        ("Column", "Table", "columns", "group_names", "groups"), "abaton.records.features.tables"
+    ),
 }
 
 

@@ -138,6 +138,16 @@ def groups(table: Table, name: str, bands: Sequence[float] = ()) -> tuple[str, .
     return tuple(next((text for low, high, text in told if low <= v < high), "missing") for v in block[:, 0])
 
 
+def group_names(columns: Sequence[Column], name: str, bands: Sequence[float] = ()) -> tuple[str, ...]:
+    """All groups that `groups` can find by an input."""
+    mine = [c for c in columns if c.input == name and c.name != f"{name} missing"]
+    if len(mine) > 1:
+        return (*(c.name.removeprefix(f"{name}=") for c in mine), "missing")
+    if not bands:
+        return ("no", "yes", "missing")
+    return (*(_band(low, high) for low, high in pairwise((-inf, *bands, inf))), "missing")
+
+
 def _band(low: float, high: float) -> str:
     if low == -inf:
         return f"below {high:g}"

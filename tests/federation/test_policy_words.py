@@ -1,0 +1,61 @@
+"""A site's policy in words: what a lawyer asks is answered, and what is said is so."""
+
+from __future__ import annotations
+
+import re
+
+from tests.typed import abaton
+
+from abaton.federation.network.messages import FIELDS
+from abaton.federation.policy_words import explained, in_words
+from abaton.site import load_site
+from abaton.study import load_study
+
+
+def said(file, study) -> dict[str, str]:
+    return {rule.about: f"{rule.holds}. {rule.means}" for rule in explained(file, study)}
+
+
+def test_what_leaves_to_whom_how_often_and_who_decides_is_said(four):
+    rules = said(load_site(four.sites[0]), four.study)
+    questions = {
+        "what leaves",
+        "to whom",
+        "how often",
+        "versions",
+        "withdrawal",
+        "who decides",
+        "smallest count",
+    }
+    assert questions <= rules.keys()
+    assert rules["to whom"].startswith(four.study.centre.name)
+    assert "cannot be taken back" in rules["withdrawal"]
+
+
+def test_a_policy_says_that_combinations_of_one_person_are_told(four):
+    """It is the one count below the smallest that leaves: a study that names a floor changes the words."""
+    file, study = load_site(four.sites[0]), four.study
+    rules = said(file, study)
+    assert "age, sex, also if it is one person alone" in rules["hiding"]
+    assert "but for the combinations above" in rules["smallest count"]
+    document = four.sites[0].parent.parent / "study.toml"
+    document.write_text(re.sub(r"local_floor = 1", "local_floor = 5", document.read_text()))
+    rules = said(file, load_study(document))
+    assert "age, sex, from 5 people on" in rules["hiding"]
+    assert "but for" not in rules["smallest count"]
+    assert "one person" in FIELDS["read"]["body/histogram"]
+
+
+def test_without_a_registry_nobody_is_said_to_be_asked(four):
+    site = four.sites[0]
+    asked = said(load_site(site), four.study)["withdrawal"]
+    site.write_text(site.read_text().replace('registry = "consents.db"', 'ground = "a vote"'))
+    assert "asks its own registry" in asked
+    assert said(load_site(site), four.study)["withdrawal"].startswith("not kept here. Nobody is asked")
+
+
+def test_before_joining_the_same_words_are_shown(four):
+    site, document = four.sites[0], four.sites[0].parent.parent / "study.toml"
+    words = list(in_words(explained(load_site(site), four.study)))
+    shown = abaton("site", "policy", document, "--site", site, "--explain")
+    assert shown.stdout.strip() == "\n\n".join(words)
