@@ -22,6 +22,9 @@ BATCH = 5_000
 """How many rows of a table are held at a time."""
 
 _MEMORY = "256MB"  # beyond which DuckDB sorts on disk
+_BUFFER = (
+    8 << 20
+)  # of a CSV file; all tables are open at once, and DuckDB's own size leaves too little to sort in
 _EXTRA = "pip install 'abaton[omop]' for DuckDB and folders, or 'abaton[postgres]' for PostgreSQL"
 _NOT_OF_ITS_TYPE = ("ConversionException", "InvalidInputException", "DataError", "InvalidTextRepresentation")
 _ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
@@ -259,7 +262,8 @@ def _reader(path: Path) -> str:
     cut = max((b"\t", b",", b";", b"|"), key=first.count).decode()
     # Vocabularies come with tabulators, and with quotation marks that mean nothing unless the names have them, too.
     quote = "" if cut == "\t" and b'"' not in first else '"'
-    return f"read_csv('{place}', header = true, all_varchar = true, delim = '{cut}', quote = '{quote}')"
+    how = f"header = true, all_varchar = true, delim = '{cut}', quote = '{quote}', buffer_size = {_BUFFER}"
+    return f"read_csv('{place}', {how})"
 
 
 def _typed(column: str, kind: str, wanted: str) -> str:

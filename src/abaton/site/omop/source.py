@@ -21,7 +21,7 @@ from abaton.site.omop.asking import Question, people_of, questions
 from abaton.site.omop.concepts import Concepts
 from abaton.site.omop.database import BATCH, OmopDatabase
 from abaton.site.omop.layout import KNOWN
-from abaton.site.omop.rows import Row, RowMaker, person
+from abaton.site.omop.rows import UNMAPPED, Row, RowMaker, person
 from abaton.site.queries import read_for
 from abaton.site.resources import Json
 from abaton.site.sources import Faults
@@ -91,6 +91,7 @@ class OmopSource:
                 yield _bundle(entries)
             for table in tables:
                 table.end(self.faults)
+                table.count_left(database, concepts, self.faults)
         finally:
             for stream in streams:
                 stream.close()
@@ -106,6 +107,7 @@ class _Table:
     """The rows of one query, taken off person by person."""
 
     def __init__(self, database: OmopDatabase, question: Question, make: RowMaker) -> None:
+        self._question = question
         self._stream = database.stream(question.asked)
         self._rows = self._learned(self._stream, make)
         self._make = make
@@ -141,6 +143,14 @@ class _Table:
         while self._next is not None:
             faults.note(STRAY)
             self._next = next(self._rows, None)
+
+    def count_left(self, database: OmopDatabase, concepts: Concepts, faults: Faults) -> None:
+        """Count rows without a code that the filter left out: nobody knows whether the study would have wanted them."""
+        if self._question.left is None:
+            return
+        for times, *numbers in database.rows(self._question.left):
+            if not any(concepts(number) for number in numbers):
+                faults.note(UNMAPPED, self._question.table.name, times)
 
     def close(self) -> None:
         """Let the cursor go."""
