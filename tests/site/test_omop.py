@@ -277,3 +277,45 @@ def test_a_database_that_goes_away(tmp_path, new_database):
     engine.dispose()
     with pytest.raises(StoreError, match="went away"):
         list(found)
+
+
+ODD = {
+    "a death is told twice": ("INSERT INTO death VALUES (2, '2024-05-07')", ""),
+    "an empty text is nothing": ("UPDATE measurement SET value_as_number = '' WHERE measurement_id = 1", ""),
+    "a row about nobody": ("UPDATE measurement SET person_id = NULL WHERE measurement_id = 4", ""),
+    "a person without an id": ("UPDATE person SET person_id = NULL WHERE person_id = 1", "a person has no id"),
+    "a word for a number": ("UPDATE measurement SET value_as_number = 'Canaria'", "the column 'value_as_number'"),
+    "a word for a concept": ("UPDATE measurement SET unit_concept_id = 'Canaria'", "the column 'unit_concept_id'"),
+    "a word for a person": ("UPDATE measurement SET person_id = 'Canaria'", "the column 'person_id'"),
+    "a word for a sex": ("UPDATE person SET gender_concept_id = 'Canaria'", "the column 'gender_concept_id'"),
+    "a year of three digits": ("UPDATE person SET year_of_birth = 195", "there is no such date"),
+    "a thirteenth month": ("UPDATE person SET month_of_birth = 13, day_of_birth = NULL", "there is no such date"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_sqlite_lets_into_its_columns_is_read_right_or_refused(case, newer):
+    script, refused = ODD[case]
+    write(newer, script)
+    if not refused:
+        people, _ = read(newer)
+        assert [person[0]["id"] for person in people] == ["1", "2", "3"]
+        assert people[1][0]["deceasedDateTime"] == "2024-05-06"
+        return
+    with pytest.raises(AbatonError, match=refused) as caught:
+        read(newer)
+    assert CANARY not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity"])
+def test_a_value_that_is_no_number_is_counted(number, tmp_path):
+    pytest.importorskip("duckdb_engine", reason="DuckDB is missing: install abaton[omop]")
+    write_population(tmp_path, "kos", 0.02)
+    file = tmp_path / "omop" / "measurement.csv"
+    head, first, *rest = file.read_text().splitlines()
+    cells = first.split(",")
+    cells[6] = number.lower()
+    file.write_text("\n".join([head, ",".join(cells), *rest]) + "\n")
+    _, faults = read(tmp_path / "omop")
+    assert faults.reasons["a value is no number, or infinite"] == 1

@@ -46,8 +46,12 @@ def people_of(database: OmopDatabase) -> tuple[tuple[str, ...], sql.Select[Any]]
     asked = sql.select(*person.c)
     died = ("death_date", "death_datetime")
     if "death_date" in (there := database.columns("death")):
-        death = database.table("death", ("person_id", *(name for name in died if name in there)))
-        told = [column for column in death.c if column.name != "person_id"]
+        names = [name for name in died if name in there]
+        rows = database.table("death", ("person_id", *names))
+        # Nobody dies twice; an instance may tell it twice, and then the earlier one is meant.
+        first = [sql.func.min(rows.c[name]).label(name) for name in names]
+        death = sql.select(rows.c.person_id, *first).group_by(rows.c.person_id).subquery("death")
+        told = [death.c[name] for name in names]
         asked = sql.select(*person.c, *told).join_from(
             person, death, person.c.person_id == death.c.person_id, isouter=True
         )

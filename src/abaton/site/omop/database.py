@@ -183,8 +183,26 @@ class OmopDatabase:
             self._reading() as connection,
             connection.execute(asked, execution_options=how) as found,
         ):
+            names = enumerate(column.name for column in asked.selected_columns)
+            numbers = [(at, name) for at, name in names if kind_of(name) in ("BIGINT", "DOUBLE")]
             for rows in found.partitions():
-                yield from rows
+                yield from self._numbered(rows, numbers) if connection.dialect.name == "sqlite" else rows
+
+    def _numbered(self, rows: Sequence[Any], numbers: Sequence[tuple[int, str]]) -> Iterator[Any]:
+        """Rows of SQLite, whose columns hold whatever was put there: an empty text is nothing, any other is refused."""
+        for row in rows:
+            for at, name in numbers:
+                cell = row[at]
+                if cell is None or cell.__class__ is int or cell.__class__ is float:
+                    continue
+                if cell != "":
+                    raise StoreError(
+                        f"the column '{name}' holds something that is not a number",
+                        where=self.name,
+                        remedy="correct it, or load the tables with the model's types",
+                    )
+                row = (*row[:at], None, *row[at + 1 :])
+            yield row
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sql.Connection]:

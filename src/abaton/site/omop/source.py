@@ -78,6 +78,10 @@ class OmopSource:
             last: Any = None
             streams.append(people := database.stream(asked))
             for row in people:
+                if row[0] is None:
+                    raise Refused(
+                        "a person has no id", where="person.person_id", remedy="give each person an id"
+                    )
                 if row[0] == last:
                     raise Refused(
                         "two people have one id",
@@ -122,12 +126,12 @@ class _Table:
             yield from some
 
     def of(self, number: Any, faults: Faults) -> list[Json]:
-        """What a person's rows become; rows of people before, who are not in 'person', are counted."""
+        """What a person's rows become; rows of people before, who are not in 'person', and of nobody are counted."""
         if not self._begun:
             self._begun, self._next = True, next(self._rows, None)
         made: list[Json] = []
         who, row, make, rows = str(number), self._next, self._make, self._rows
-        while row is not None and row[0] <= number:
+        while row is not None and (row[0] is None or row[0] <= number):
             if row[0] == number:
                 made += make(who, row)
             else:
