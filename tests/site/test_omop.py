@@ -319,3 +319,27 @@ def test_a_value_that_is_no_number_is_counted(number, tmp_path):
     file.write_text("\n".join([head, ",".join(cells), *rest]) + "\n")
     _, faults = read(tmp_path / "omop")
     assert faults.reasons["a value is no number, or infinite"] == 1
+
+
+def test_a_file_that_is_no_database(tmp_path):
+    (tmp_path / "omop.db").write_bytes(b"Canaria" * 500)
+    with pytest.raises(StoreError) as caught:
+        read(tmp_path / "omop.db")
+    assert CANARY not in str(caught.value)
+
+
+def test_a_file_of_duckdb_whose_types_were_guessed(tmp_path):
+    """An empty table, or an empty column, is one of texts when DuckDB loads it."""
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is missing: install abaton[omop]")
+    write_population(tmp_path, "kos", 0.2)
+    observations = tmp_path / "omop" / "observation.csv"
+    observations.write_text(observations.read_text().splitlines()[0] + "\n")
+    with duckdb.connect(str(tmp_path / "omop.duckdb")) as base:
+        for file in (tmp_path / "omop").glob("*.csv"):
+            base.execute(f"CREATE TABLE {file.stem} AS SELECT * FROM read_csv('{file}')")
+    read_by = OmopSource(f"duckdb:///{tmp_path / 'omop.duckdb'}", study().need(date(2026, 11, 16)), None, UTC)
+    assert sum(1 for _ in read_by.records()) > 0
+    with duckdb.connect(str(tmp_path / "omop.duckdb")) as base:
+        base.execute("ALTER TABLE person ALTER person_id TYPE VARCHAR")
+    with pytest.raises(StoreError, match="the column 'person_id'"):
+        list(read_by.records())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from abaton.records.deid.need import Need, Want
-from abaton.records.features.findings import known_system
+from abaton.records.features.findings import known_system, masked
 from abaton.records.features.plan import Category, FollowUp, Input, Kind, Label, Source, Where, means
 from abaton.records.fhir.conversion import convertible
 from abaton.records.inventory import Code, Inventory, Line, told_parts
@@ -45,6 +45,11 @@ class Found:
         return {"code": self.code, "records": self.records, "units": units, "answers": answers}
 
 
+def _usable(found: Found) -> bool:
+    """Whether a number could become what the study asks for; whatever has no unit can."""
+    return not found.units or any(converts for *_, converts in found.units)
+
+
 @dataclass(frozen=True, slots=True)
 class Filling:
     """One part of a study: what it looks for, what was found, what is missing, and what is nearest to it."""
@@ -59,7 +64,7 @@ class Filling:
     @property
     def state(self) -> str:
         """Whether the part would be filled."""
-        if not self.found:
+        if not any(_usable(each) for each in self.found):
             return "empty"
         return "partly" if self.missing else "filled"
 
@@ -76,7 +81,7 @@ class SourceInventory:
     """An inventory of a source with what could not be read, and what a study would find in it."""
 
     inventory: Inventory
-    set_aside: dict[str, int]
+    set_aside: dict[str, str]
     study: str = ""
     fillings: tuple[Filling, ...] = field(default=())
 
@@ -128,7 +133,7 @@ def take_inventory(
             made.note(record.content)
             if number % _EVERY == 0:
                 step(number)
-        aside = dict(source.faults.reasons)
+        aside = {why: masked(count, floor) for why, count in source.faults.reasons.items()}
     fillings = tuple(_fillings(made, study)) if study is not None else ()
     return SourceInventory(made, aside, study.study.title if study else "", fillings)
 

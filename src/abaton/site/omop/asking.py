@@ -76,16 +76,16 @@ def questions(
             told = [_filter(table, place, want, concepts) for want in wants if not _of_components(want)]
             if told and all(each is not None for each in told):
                 wanted = sql.or_(*(each for each in told if each is not None))
-                asked, left = asked.where(wanted), _left(table, place, wanted)
+                asked, left = asked.where(wanted), _left(table, place, wanted, typed=database.is_typed)
         if table.name == "drug_exposure" and (kept := _kinds(place, mine)) is not None:
             asked, left = asked.where(kept), None if left is None else left.where(kept)
         yield Question(table, columns, asked.order_by(place.c.person_id, place.c[table.key]), left)
 
 
-def _left(table: CdmTable, place: sql.TableClause, wanted: Condition) -> sql.Select[Any]:
+def _left(table: CdmTable, place: sql.TableClause, wanted: Condition, *, typed: bool) -> sql.Select[Any]:
     """How many rows that are not wanted have no standard concept, by their concepts; an index on those answers it."""
     by = [place.c[name] for name in (table.concept, table.source) if name in place.c]
-    standard = place.c[table.concept]
+    standard = place.c[table.concept] if typed else sql.cast(place.c[table.concept], sql.BigInteger)
     none = sql.or_(standard == 0, standard.is_(None), standard >= LOCAL)
     others = sql.case((wanted, 0), else_=1) == 1  # also where the filter knows no answer
     return sql.select(sql.func.count(), *by).where(none, others).group_by(*by)
