@@ -122,6 +122,13 @@ def test_a_part_of_which_nothing_converts_is_empty(tmp_path):
     assert filled(found, "systolic")["state"] == "partly"
 
 
+def test_a_folder_of_tables_needs_the_document_of_a_site(tmp_path):
+    (tmp_path / "person.csv").write_text("person_id\n1\n")
+    with pytest.raises(SettingsError, match="these are tables") as caught:
+        take_inventory(tmp_path)
+    assert "site.toml" in caught.value.remedy
+
+
 def test_memory_does_not_grow_with_people_and_codes_are_bounded(monkeypatch):
     monkeypatch.setattr("abaton.records.inventory._MOST_LINES", 10)
     made = Inventory(floor=5)

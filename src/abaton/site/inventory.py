@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+from abaton.errors import SettingsError
 from abaton.records.deid.need import Need, Want
 from abaton.records.features.findings import known_system, masked
 from abaton.records.features.plan import Category, FollowUp, Input, Kind, Label, Source, Where, means
@@ -105,8 +106,21 @@ class SourceInventory:
 def opened_source(place: Path, study: Study | None, need: Need | None) -> RecordSource:
     """The records of a file, a folder, or whatever a site's document names."""
     if place.suffix != ".toml":
+        _not_tables(place)
         return FileSource([place])
     return open_source(load_site(place), study, need or Need("inventory"))
+
+
+def _not_tables(place: Path) -> None:
+    """Tables say nothing of themselves: a site's document says what they are."""
+    files = [place] if place.is_file() else list(place.iterdir()) if place.is_dir() else []
+    ends = {end for path in files if path.is_file() for end in path.suffixes[-2:]}
+    if ends & {".csv", ".tsv", ".parquet"} and not ends & {".json", ".ndjson"}:
+        raise SettingsError(
+            "these are tables, and no FHIR records",
+            where=str(place),
+            remedy="write what they are with abaton site new --kind csv or omop, and give its site.toml",
+        )
 
 
 def take_inventory(
