@@ -139,3 +139,10 @@ def test_a_mapping_table_of_another_version_is_refused_naming_both(tmp_path):
     with pytest.raises(SettingsError, match="version 1; this is version 2") as refused:
         MappingFile(tmp_path / "map.db")
     assert "begin a new table" in str(refused.value)
+
+
+def test_a_name_made_of_all_that_a_bundle_holds_is_not_remembered():
+    names = Pseudonyms("heart", bytes(range(32)))
+    long = "|".join(f"o-{i}" for i in range(1000))
+    assert names.identity("Bundle", long) == names.identity("Bundle", long)
+    assert not names._known  # it would be kilobytes for every person

@@ -113,6 +113,22 @@ def test_what_few_people_have_is_not_told_and_cannot_be_worked_out():
     assert alone.told_types() == {"Observation": "≥5"}  # 41 and 40 would tell that there is one
 
 
+def test_a_part_of_which_nothing_converts_is_empty(tmp_path):
+    people = [observed(i, "8480-6", 120, unit="kg") for i in range(9)]
+    found = take_inventory(written(tmp_path / "in", people), STUDY, None).row()
+    assert filled(found, "systolic")["state"] == "empty"
+    mixed = [*people, *(observed(20 + i, "8480-6", 120) for i in range(9))]
+    found = take_inventory(written(tmp_path / "mixed", mixed), STUDY, None).row()
+    assert filled(found, "systolic")["state"] == "partly"
+
+
+def test_a_folder_of_tables_needs_the_document_of_a_site(tmp_path):
+    (tmp_path / "person.csv").write_text("person_id\n1\n")
+    with pytest.raises(SettingsError, match="these are tables") as caught:
+        take_inventory(tmp_path)
+    assert "site.toml" in caught.value.remedy
+
+
 def test_memory_does_not_grow_with_people_and_codes_are_bounded(monkeypatch):
     monkeypatch.setattr("abaton.records.inventory._MOST_LINES", 10)
     made = Inventory(floor=5)
@@ -139,7 +155,7 @@ def test_components_bundles_and_broken_records(tmp_path):
     found = made.row()
     assert line(found, "loinc 8480-6")["type"] == "Observation.component"
     assert filled(found, "systolic")["state"] == "filled"
-    assert sum(found["set_aside"].values()) == 1
+    assert [*found["set_aside"].values()] == ["<5"]  # as a site tells it
 
 
 def test_a_site_document_is_a_source_and_a_server_needs_a_study(tmp_path, trikala):

@@ -277,3 +277,69 @@ def test_a_database_that_goes_away(tmp_path, new_database):
     engine.dispose()
     with pytest.raises(StoreError, match="went away"):
         list(found)
+
+
+ODD = {
+    "a death is told twice": ("INSERT INTO death VALUES (2, '2024-05-07')", ""),
+    "an empty text is nothing": ("UPDATE measurement SET value_as_number = '' WHERE measurement_id = 1", ""),
+    "a row about nobody": ("UPDATE measurement SET person_id = NULL WHERE measurement_id = 4", ""),
+    "a person without an id": ("UPDATE person SET person_id = NULL WHERE person_id = 1", "a person has no id"),
+    "a word for a number": ("UPDATE measurement SET value_as_number = 'Canaria'", "the column 'value_as_number'"),
+    "a word for a concept": ("UPDATE measurement SET unit_concept_id = 'Canaria'", "the column 'unit_concept_id'"),
+    "a word for a person": ("UPDATE measurement SET person_id = 'Canaria'", "the column 'person_id'"),
+    "a word for a sex": ("UPDATE person SET gender_concept_id = 'Canaria'", "the column 'gender_concept_id'"),
+    "a year of three digits": ("UPDATE person SET year_of_birth = 195", "there is no such date"),
+    "a thirteenth month": ("UPDATE person SET month_of_birth = 13, day_of_birth = NULL", "there is no such date"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_sqlite_lets_into_its_columns_is_read_right_or_refused(case, newer):
+    script, refused = ODD[case]
+    write(newer, script)
+    if not refused:
+        people, _ = read(newer)
+        assert [person[0]["id"] for person in people] == ["1", "2", "3"]
+        assert people[1][0]["deceasedDateTime"] == "2024-05-06"
+        return
+    with pytest.raises(AbatonError, match=refused) as caught:
+        read(newer)
+    assert CANARY not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity"])
+def test_a_value_that_is_no_number_is_counted(number, tmp_path):
+    pytest.importorskip("duckdb_engine", reason="DuckDB is missing: install abaton[omop]")
+    write_population(tmp_path, "kos", 0.02)
+    file = tmp_path / "omop" / "measurement.csv"
+    head, first, *rest = file.read_text().splitlines()
+    cells = first.split(",")
+    cells[6] = number.lower()
+    file.write_text("\n".join([head, ",".join(cells), *rest]) + "\n")
+    _, faults = read(tmp_path / "omop")
+    assert faults.reasons["a value is no number, or infinite"] == 1
+
+
+def test_a_file_that_is_no_database(tmp_path):
+    (tmp_path / "omop.db").write_bytes(b"Canaria" * 500)
+    with pytest.raises(StoreError) as caught:
+        read(tmp_path / "omop.db")
+    assert CANARY not in str(caught.value)
+
+
+def test_a_file_of_duckdb_whose_types_were_guessed(tmp_path):
+    """An empty table, or an empty column, is one of texts when DuckDB loads it."""
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is missing: install abaton[omop]")
+    write_population(tmp_path, "kos", 0.2)
+    observations = tmp_path / "omop" / "observation.csv"
+    observations.write_text(observations.read_text().splitlines()[0] + "\n")
+    with duckdb.connect(str(tmp_path / "omop.duckdb")) as base:
+        for file in (tmp_path / "omop").glob("*.csv"):
+            base.execute(f"CREATE TABLE {file.stem} AS SELECT * FROM read_csv('{file}')")
+    read_by = OmopSource(f"duckdb:///{tmp_path / 'omop.duckdb'}", study().need(date(2026, 11, 16)), None, UTC)
+    assert sum(1 for _ in read_by.records()) > 0
+    with duckdb.connect(str(tmp_path / "omop.duckdb")) as base:
+        base.execute("ALTER TABLE person ALTER person_id TYPE VARCHAR")
+    with pytest.raises(StoreError, match="the column 'person_id'"):
+        list(read_by.records())

@@ -182,6 +182,32 @@ def test_a_cell_that_cannot_be_read_is_refused_with_its_line(tmp_path, case):
     assert what in error.what
 
 
+def test_rows_and_columns_of_empty_cells_below_and_beside_are_no_rows(tmp_path):
+    text = people("1;m;01.02.1950;03.04.2023;63;;;;;;", ";;;;;;;;;;", " ; ;;;;;;;;;", "", head=HEAD + ";;")
+    found, _ = made(tmp_path, WIDE, people=text)
+    assert [each["id"] for each in found if each["resourceType"] == "Patient"] == ["1"]
+
+
+def test_years_of_two_digits_are_never_in_the_future_and_births_never_guessed(tmp_path):
+    short = WIDE.replace("%d.%m.%Y", "%d.%m.%y")
+    found, _ = made(tmp_path, short, people=people("1;m;01.02.50;03.04.23;63;;;;"))
+    assert found[0]["birthDate"] == "1950-02-01"
+    assert found[1]["effectiveDateTime"] == "2023-04-03"
+    error = told(tmp_path, short, people=people("1;m;01.02.20;03.04.23;63;;;;"))
+    assert error.where == "people.csv line 2, column 'born'"
+    assert "does not say its century" in error.what
+
+
+def test_a_number_of_days_is_no_date(tmp_path):
+    for mapping in (WIDE, WIDE.replace('dates = ["%d.%m.%Y"]', "")):
+        error = told(tmp_path, mapping, people=people("1;m;;45000;63;;;;"))
+        assert error.where == "people.csv line 2, column 'seen'"
+
+
+def test_an_empty_file(tmp_path):
+    assert told(tmp_path, WIDE, people="").what == "the file is empty"
+
+
 def test_two_people_with_one_id(tmp_path):
     text = people(
         "1;m;01.02.1950;03.04.2023;63;;;;", "1;m;01.02.1950;04.04.2023;63;;;;", "1;f;;03.04.2023;63;;;;"

@@ -267,6 +267,17 @@ def test_intervals_belong_to_times():
     assert any("the task 'classes' has no intervals" in each for each in found), found
 
 
+def test_a_short_line_beside_a_long_document_says_what_nobody_may_know():
+    """The document's own view takes the place of the standard one, so what it needs is not derived."""
+    more = '\n[inputs]\nheart_rate = { loinc = "8867-4", unit = "/min" }\n'
+    found = problems(write_toml(study_from_toml(study_text())) + more)
+    assert len(found) == 1
+    assert "inputs.heart_rate" in found[0]
+    assert "no [[data]] of Observation asks for it" in found[0]
+    known = more.replace("heart_rate", "pressure").replace("8867-4", "8480-6").replace("/min", "mm[Hg]")
+    study_from_toml(write_toml(study_from_toml(study_text())) + known)
+
+
 def test_both_forms_mix_and_what_is_written_out_is_kept():
     """A long input beside short ones, a view of the study's own in the place of a standard one."""
     more = """

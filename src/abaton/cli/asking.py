@@ -61,7 +61,12 @@ def asked_study() -> Answers:
 
 
 def _criteria() -> tuple[dict[str, Any], ...]:
-    low = _until("Youngest age (years)", "18", str.isdigit, "a whole number")
+    low = _until(
+        "Youngest age (years)",
+        "18",
+        lambda text: text.isdigit() and int(text) <= 120,
+        "a whole number up to 120",
+    )
     found: list[dict[str, Any]] = [{"what": "age", "low": int(low)}]
     condition = _one("Only people with which condition (empty: all)", ("diagnoses",), empty=True)
     return (*found, *([{"what": "condition", **condition[1]}] if condition else []))

@@ -9,8 +9,9 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+from abaton.errors import SettingsError
 from abaton.records.deid.need import Need, Want
-from abaton.records.features.findings import known_system
+from abaton.records.features.findings import known_system, masked
 from abaton.records.features.plan import Category, FollowUp, Input, Kind, Label, Source, Where, means
 from abaton.records.fhir.conversion import convertible
 from abaton.records.inventory import Code, Inventory, Line, told_parts
@@ -45,6 +46,11 @@ class Found:
         return {"code": self.code, "records": self.records, "units": units, "answers": answers}
 
 
+def _usable(found: Found) -> bool:
+    """Whether a number could become what the study asks for; whatever has no unit can."""
+    return not found.units or any(converts for *_, converts in found.units)
+
+
 @dataclass(frozen=True, slots=True)
 class Filling:
     """One part of a study: what it looks for, what was found, what is missing, and what is nearest to it."""
@@ -59,7 +65,7 @@ class Filling:
     @property
     def state(self) -> str:
         """Whether the part would be filled."""
-        if not self.found:
+        if not any(_usable(each) for each in self.found):
             return "empty"
         return "partly" if self.missing else "filled"
 
@@ -76,7 +82,7 @@ class SourceInventory:
     """An inventory of a source with what could not be read, and what a study would find in it."""
 
     inventory: Inventory
-    set_aside: dict[str, int]
+    set_aside: dict[str, str]
     study: str = ""
     fillings: tuple[Filling, ...] = field(default=())
 
@@ -100,8 +106,21 @@ class SourceInventory:
 def opened_source(place: Path, study: Study | None, need: Need | None) -> RecordSource:
     """The records of a file, a folder, or whatever a site's document names."""
     if place.suffix != ".toml":
+        _not_tables(place)
         return FileSource([place])
     return open_source(load_site(place), study, need or Need("inventory"))
+
+
+def _not_tables(place: Path) -> None:
+    """Tables say nothing of themselves: a site's document says what they are."""
+    files = [place] if place.is_file() else list(place.iterdir()) if place.is_dir() else []
+    ends = {end for path in files if path.is_file() for end in path.suffixes[-2:]}
+    if ends & {".csv", ".tsv", ".parquet"} and not ends & {".json", ".ndjson"}:
+        raise SettingsError(
+            "these are tables, and no FHIR records",
+            where=str(place),
+            remedy="write what they are with abaton site new --kind csv or omop, and give its site.toml",
+        )
 
 
 def take_inventory(
@@ -128,7 +147,7 @@ def take_inventory(
             made.note(record.content)
             if number % _EVERY == 0:
                 step(number)
-        aside = dict(source.faults.reasons)
+        aside = {why: masked(count, floor) for why, count in source.faults.reasons.items()}
     fillings = tuple(_fillings(made, study)) if study is not None else ()
     return SourceInventory(made, aside, study.study.title if study else "", fillings)
 

@@ -67,9 +67,16 @@ def from_form(text: str, form: str, zone: tzinfo) -> str | None:
 
     >>> from_form("01.03.2023", "%d.%m.%Y", UTC), from_form("31.04.2023", "%d.%m.%Y", UTC)
     ('2023-03-01', None)
+
+    Of a year of two digits the century is not told; nothing was recorded in the future, so it is the last one.
+
+    >>> from_form("01.03.68", "%d.%m.%y", UTC), from_form("01.03.21", "%d.%m.%y", UTC)
+    ('1968-03-01', '2021-03-01')
     """
     try:
         moment = datetime.strptime(text, form)
+        if "%y" in form and moment.year > datetime.now(UTC).year:
+            moment = moment.replace(year=moment.year - 100)
     except ValueError:
         return None
     if not possible(moment.year):

@@ -29,9 +29,9 @@ class Faults:
         self.reasons.clear()
         self.places.clear()
 
-    def note(self, reason: str, where: str = "") -> None:
+    def note(self, reason: str, where: str = "", times: int = 1) -> None:
         """Count something that was set aside."""
-        self.reasons[reason] += 1
+        self.reasons[reason] += times
         places = self.places.setdefault(reason, [])
         if where and len(places) < _MOST_PLACES:
             places.append(where)

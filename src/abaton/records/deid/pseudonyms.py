@@ -32,6 +32,9 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _STUDIES = uuid.UUID("6ec1a1e4-3c7b-5d0a-9a39-7b0a0c3f7d52")
 _REMEMBERED = 20_000
+_LONGEST = (
+    64  # of an id of FHIR; a Bundle that is named by all that it holds is met once, and its name is long
+)
 _AT_ONCE = 256
 _MOST_BEGUN = 1_000
 
@@ -301,6 +304,8 @@ class Pseudonyms:
             new = self._subject(old, server)
         else:
             new = letters(self.token(kind, old, server))
+        if len(old) > _LONGEST:
+            return new
         if len(self._known) >= _REMEMBERED:
             self.forget()
         self._known[kind, old, server] = new

@@ -19,7 +19,7 @@ from abaton.records.deid.need import Need, Want
 from abaton.site.omop.concepts import Concepts
 from abaton.site.omop.database import OmopDatabase
 from abaton.site.omop.layout import KNOWN, PERSON, PERSON_MORE, TABLES, CdmTable
-from abaton.site.omop.names import MEDICINES
+from abaton.site.omop.names import LOCAL, MEDICINES
 from abaton.site.queries import judged_by, read_for
 from abaton.study.criteria import Eligibility
 
@@ -28,11 +28,15 @@ Condition = sql.ColumnElement[bool]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One query: the table, the columns of its rows in order, and the SQL; rows come in the order of people."""
+    """One query: the table, the columns of its rows in order, and the SQL; rows come in the order of people.
+
+    ``left`` counts, by their concepts, rows without a standard concept that the filter leaves out, if there is one.
+    """
 
     table: CdmTable
     columns: tuple[str, ...]
     asked: sql.Select[Any]
+    left: sql.Select[Any] | None = None
 
 
 def people_of(database: OmopDatabase) -> tuple[tuple[str, ...], sql.Select[Any]]:
@@ -42,8 +46,12 @@ def people_of(database: OmopDatabase) -> tuple[tuple[str, ...], sql.Select[Any]]
     asked = sql.select(*person.c)
     died = ("death_date", "death_datetime")
     if "death_date" in (there := database.columns("death")):
-        death = database.table("death", ("person_id", *(name for name in died if name in there)))
-        told = [column for column in death.c if column.name != "person_id"]
+        names = [name for name in died if name in there]
+        rows = database.table("death", ("person_id", *names))
+        # Nobody dies twice; an instance may tell it twice, and then the earlier one is meant.
+        first = [sql.func.min(rows.c[name]).label(name) for name in names]
+        death = sql.select(rows.c.person_id, *first).group_by(rows.c.person_id).subquery("death")
+        told = [death.c[name] for name in names]
         asked = sql.select(*person.c, *told).join_from(
             person, death, person.c.person_id == death.c.person_id, isouter=True
         )
@@ -62,15 +70,25 @@ def questions(
             continue
         columns = _checked(database, table.name, table.columns, table.optional)
         place = database.table(table.name, columns)
-        asked = sql.select(*place.c)
+        asked, left = sql.select(*place.c), None
         wants = [want for name in mine for want in need.wants_of(name)]
         if not (whole & set(mine)) and wants:
             told = [_filter(table, place, want, concepts) for want in wants if not _of_components(want)]
             if told and all(each is not None for each in told):
-                asked = asked.where(sql.or_(*(each for each in told if each is not None)))
+                wanted = sql.or_(*(each for each in told if each is not None))
+                asked, left = asked.where(wanted), _left(table, place, wanted, typed=database.is_typed)
         if table.name == "drug_exposure" and (kept := _kinds(place, mine)) is not None:
-            asked = asked.where(kept)
-        yield Question(table, columns, asked.order_by(place.c.person_id, place.c[table.key]))
+            asked, left = asked.where(kept), None if left is None else left.where(kept)
+        yield Question(table, columns, asked.order_by(place.c.person_id, place.c[table.key]), left)
+
+
+def _left(table: CdmTable, place: sql.TableClause, wanted: Condition, *, typed: bool) -> sql.Select[Any]:
+    """How many rows that are not wanted have no standard concept, by their concepts; an index on those answers it."""
+    by = [place.c[name] for name in (table.concept, table.source) if name in place.c]
+    standard = place.c[table.concept] if typed else sql.cast(place.c[table.concept], sql.BigInteger)
+    none = sql.or_(standard == 0, standard.is_(None), standard >= LOCAL)
+    others = sql.case((wanted, 0), else_=1) == 1  # also where the filter knows no answer
+    return sql.select(sql.func.count(), *by).where(none, others).group_by(*by)
 
 
 def _checked(

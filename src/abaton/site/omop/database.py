@@ -7,6 +7,7 @@ import gzip
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,12 @@ BATCH = 5_000
 """How many rows of a table are held at a time."""
 
 _MEMORY = "256MB"  # beyond which DuckDB sorts on disk
+_BUFFER = (
+    8 << 20
+)  # of a CSV file; all tables are open at once, and DuckDB's own size leaves too little to sort in
 _EXTRA = "pip install 'abaton[omop]' for DuckDB and folders, or 'abaton[postgres]' for PostgreSQL"
 _NOT_OF_ITS_TYPE = ("ConversionException", "InvalidInputException", "DataError", "InvalidTextRepresentation")
+_NUMBERS = frozenset((int, float, Decimal))
 _ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _NOTHING = "('', 'NULL', 'null', 'NA', 'NaN', '\\N')"  # how tools write that there is nothing
 
@@ -49,6 +54,8 @@ class OmopDatabase:
             with self.plainly():
                 self._engine = self._folder(address) if isinstance(address, Path) else self._server(address)
                 self._kept.append(self._connected())
+                if self._kept[-1].dialect.name == "sqlite":
+                    self._kept[-1].exec_driver_sql("PRAGMA schema_version")  # only now is the file looked at
         except BaseException:
             self.close()  # nobody has a handle on what is refused
             raise
@@ -167,6 +174,11 @@ class OmopDatabase:
                 self._columns[name] = tuple(key.lower() for key in found)
         return self._columns[name]
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether columns are sure to have the model's types: SQLite asks for none, and DuckDB guesses on loading."""
+        return self._kept[-1].dialect.name not in ("sqlite", "duckdb") or bool(self._files)
+
     def rows(self, asked: sql.Select[Any]) -> list[Any]:
         """All rows of a small answer."""
         with self.plainly():
@@ -180,8 +192,26 @@ class OmopDatabase:
             self._reading() as connection,
             connection.execute(asked, execution_options=how) as found,
         ):
+            names = enumerate(column.name for column in asked.selected_columns)
+            numbers = [(at, name) for at, name in names if kind_of(name) in ("BIGINT", "DOUBLE")]
             for rows in found.partitions():
-                yield from rows
+                yield from rows if self.is_typed else self._numbered(rows, numbers)
+
+    def _numbered(self, rows: Sequence[Any], numbers: Sequence[tuple[int, str]]) -> Iterator[Any]:
+        """Rows of columns that may hold anything: an empty text is nothing, any other that is no number is refused."""
+        for row in rows:
+            for at, name in numbers:
+                cell = row[at]
+                if cell is None or cell.__class__ in _NUMBERS:
+                    continue
+                if cell != "":
+                    raise StoreError(
+                        f"the column '{name}' holds something that is not a number",
+                        where=self.name,
+                        remedy="correct it, or load the tables with the model's types",
+                    )
+                row = (*row[:at], None, *row[at + 1 :])
+            yield row
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sql.Connection]:
@@ -259,7 +289,8 @@ def _reader(path: Path) -> str:
     cut = max((b"\t", b",", b";", b"|"), key=first.count).decode()
     # Vocabularies come with tabulators, and with quotation marks that mean nothing unless the names have them, too.
     quote = "" if cut == "\t" and b'"' not in first else '"'
-    return f"read_csv('{place}', header = true, all_varchar = true, delim = '{cut}', quote = '{quote}')"
+    how = f"header = true, all_varchar = true, delim = '{cut}', quote = '{quote}', buffer_size = {_BUFFER}"
+    return f"read_csv('{place}', {how})"
 
 
 def _typed(column: str, kind: str, wanted: str) -> str:

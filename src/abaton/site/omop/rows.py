@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, tzinfo
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from abaton.errors import Refused
@@ -30,6 +31,7 @@ Row = tuple[Any, ...]
 Get = Callable[[Row, str], Any]
 UNMAPPED = "a row's concept has no code in a system that FHIR names"
 NO_UNIT = "a unit's concept is none of UCUM"
+NO_NUMBER = "a value is no number, or infinite"
 _MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0*)?)?$")
 _KINDS = {number: kind for kind, numbers in MEDICINES.items() for number in numbers}
 
@@ -134,8 +136,10 @@ class RowMaker:
 
     def _value(self, row: Row, sign: str | None) -> Json:
         found = self._of(row, "value_as_number")
-        if found is not None:
+        if found is not None and isfinite(found):
             return {"valueQuantity": quantity(_plain(found), self._unit(row), sign)}
+        if found is not None:
+            self._faults.note(NO_NUMBER, self._table.name)
         number = self._of(row, "value_as_concept_id")
         codes = self._concepts(number)
         if codes:
@@ -164,17 +168,19 @@ def person(columns: tuple[str, ...], row: Row, zone: tzinfo) -> Json:
 
 def _born(of: dict[str, Any]) -> str | None:
     """The date of birth as far as it is known: a day, a month or a year."""
-    year, month, day = of["year_of_birth"], of.get("month_of_birth"), of.get("day_of_birth")
-    if year is None:
+    told = of["year_of_birth"], of.get("month_of_birth"), of.get("day_of_birth")
+    if told[0] is None:
         return None
-    if not month or not day:
-        return f"{year:04d}-{month:02d}" if month else f"{year:04d}"
+    year, month, day = (int(each or 0) for each in told)
     try:
-        return date(year, month, day).isoformat()
-    except ValueError:
+        born = date(year, month or 1, (day or 1) if month else 1)
+    except (ValueError, OverflowError):
+        born = date.min
+    if not possible(born.year):
         raise Refused(
             "there is no such date", where="person: year, month and day of birth", remedy="correct it"
-        ) from None
+        )
+    return born.isoformat()[: 10 if month and day else 7 if month else 4]
 
 
 def moment(value: Any, zone: tzinfo) -> str | None:

@@ -21,7 +21,7 @@ from abaton.site.omop.asking import Question, people_of, questions
 from abaton.site.omop.concepts import Concepts
 from abaton.site.omop.database import BATCH, OmopDatabase
 from abaton.site.omop.layout import KNOWN
-from abaton.site.omop.rows import Row, RowMaker, person
+from abaton.site.omop.rows import UNMAPPED, Row, RowMaker, person
 from abaton.site.queries import read_for
 from abaton.site.resources import Json
 from abaton.site.sources import Faults
@@ -78,6 +78,10 @@ class OmopSource:
             last: Any = None
             streams.append(people := database.stream(asked))
             for row in people:
+                if row[0] is None:
+                    raise Refused(
+                        "a person has no id", where="person.person_id", remedy="give each person an id"
+                    )
                 if row[0] == last:
                     raise Refused(
                         "two people have one id",
@@ -91,6 +95,7 @@ class OmopSource:
                 yield _bundle(entries)
             for table in tables:
                 table.end(self.faults)
+                table.count_left(database, concepts, self.faults)
         finally:
             for stream in streams:
                 stream.close()
@@ -106,6 +111,7 @@ class _Table:
     """The rows of one query, taken off person by person."""
 
     def __init__(self, database: OmopDatabase, question: Question, make: RowMaker) -> None:
+        self._question = question
         self._stream = database.stream(question.asked)
         self._rows = self._learned(self._stream, make)
         self._make = make
@@ -120,12 +126,12 @@ class _Table:
             yield from some
 
     def of(self, number: Any, faults: Faults) -> list[Json]:
-        """What a person's rows become; rows of people before, who are not in 'person', are counted."""
+        """What a person's rows become; rows of people before, who are not in 'person', and of nobody are counted."""
         if not self._begun:
             self._begun, self._next = True, next(self._rows, None)
         made: list[Json] = []
         who, row, make, rows = str(number), self._next, self._make, self._rows
-        while row is not None and row[0] <= number:
+        while row is not None and (row[0] is None or row[0] <= number):
             if row[0] == number:
                 made += make(who, row)
             else:
@@ -141,6 +147,14 @@ class _Table:
         while self._next is not None:
             faults.note(STRAY)
             self._next = next(self._rows, None)
+
+    def count_left(self, database: OmopDatabase, concepts: Concepts, faults: Faults) -> None:
+        """Count rows without a code that the filter left out: nobody knows whether the study would have wanted them."""
+        if self._question.left is None:
+            return
+        for times, *numbers in database.rows(self._question.left):
+            if not any(concepts(number) for number in numbers):
+                faults.note(UNMAPPED, self._question.table.name, times)
 
     def close(self) -> None:
         """Let the cursor go."""

@@ -116,6 +116,16 @@ def moment(text: str, forms: Iterable[str], zone: tzinfo) -> str:
     )
 
 
+def birth(text: str, forms: Iterable[str], zone: tzinfo) -> str:
+    """A date of birth; one whose year has two digits is refused where it may be a child's or an old person's."""
+    made = moment(text, forms, zone)[:10]
+    if made >= "2000" and any("%y" in form and from_form(text, form, zone) for form in forms):
+        raise CellError(
+            "a year of two digits does not say its century", "export births with years of four digits"
+        )
+    return made
+
+
 @lru_cache(maxsize=1024)
 def unit_of(text: str, own: tuple[tuple[str, str], ...]) -> str:
     """The unit of UCUM that a text means: the mapping's translation, a usual spelling, or UCUM itself.

@@ -72,9 +72,12 @@ class TableFile:
                     if not begun:
                         begun = True
                         continue
+                    # Spreadsheets write rows of empty cells below the last one.
+                    if not any(cells) or not any(cell.strip() for cell in cells):
+                        continue
                     if len(cells) == wide:
                         yield reader.line_num + self._skipped, cells
-                    elif any(cell.strip() for cell in cells):
+                    else:
                         raise self.refusal(
                             reader.line_num + self._skipped,
                             f"the row has {len(cells)} cells and the table {wide} columns",
@@ -164,6 +167,8 @@ class TableFile:
     def _lacks(self, name: str, found: list[str]) -> SettingsError:
         """What to say of a column that is not there: most often the cells are cut at the wrong sign."""
         sign = _NAMES.get(self.delimiter, f"'{self.delimiter}'")
+        if not any(found):
+            return SettingsError("the file is empty", where=self.name, remedy="export it again, or remove it")
         if len(found) < 2:
             other = next((each for each in SIGNS if each != self.delimiter and each in "".join(found)), "")
             remedy = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from abaton.site.tables import known
-from abaton.site.tables.cells import SEXES, CellError, plain, unit_of
+from abaton.site.tables.cells import NO, SEXES, YES, CellError, plain, unit_of
 from abaton.site.tables.files import tables_in
 from abaton.site.tables.known import THINGS, Form, Names, Thing, words
 from abaton.site.tables.mapping import mapping_from_toml
@@ -219,7 +219,7 @@ class _Table:
             if not (thing.called(seen.name) or thing.called(bare)):
                 continue
             if thing.type == "condition":
-                if set(map(plain, seen.words)) <= {"0", "1", "yes", "no", "true", "false"} and seen.words:
+                if seen.words and all(plain(word).lower() in YES | NO for word in seen.words):
                     self._use(seen.name, f"condition {thing.forms[0].code}", f"{source}; yes or no")
                     return f'code = "{thing.forms[0].code}", type = "condition"'
             elif thing.values:

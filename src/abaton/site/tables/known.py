@@ -61,11 +61,17 @@ def _called(names: str) -> Names:
     return tuple(words(name) for name in names.split(","))
 
 
-SUBJECT = _called("patient,patient id,patientid,pid,subject,subject id,person id,mrn,id,case id")
+SUBJECT = _called(
+    "patient,patient id,patientid,pid,subject,subject id,person id,mrn,id,case id,patient number,patient no,patient nr,"
+    "patnr,pat nr,patienten id,patienten nr,patientennummer,patientnummer,person,subjectid,personid,study id"
+)
 SEX = _called("sex,gender,geschlecht,sexe")
 BORN = _called("born,birth date,birthdate,date of birth,dob,birth,geburtsdatum")
 DIED = _called("died,death date,date of death,death,deceased,todesdatum")
-CODE = _called("code,concept,concept code,analyte,test,loinc,icd,icd 10,icd10,atc,snomed")
+CODE = _called(
+    "code,concept,concept code,analyte,test,loinc,icd,icd 10,icd10,icd code,icd10 code,atc,atc code,snomed,diagnosis,"
+    "diagnosis code,diag,dx,diagnose"
+)
 SYSTEM = _called("system,code system,coding system,vocabulary,terminology")
 VALUE = _called("value,result,wert,measurement,ergebnis,finding")
 UNIT = _called("unit,units,einheit,uom")
@@ -85,8 +91,14 @@ def _found(names: str, code: str) -> Thing:
 
 THINGS: tuple[Thing, ...] = (
     _measured("age,alter,age at visit", ("30525-0", "a", 0, 120)),
-    _measured("systolic,sbp,systolic bp,systolic blood pressure,sysbp,systolisch", ("8480-6", "mm[Hg]", 60, 250)),
-    _measured("diastolic,dbp,diastolic bp,diastolic blood pressure,diabp,diastolisch", ("8462-4", "mm[Hg]", 30, 150)),
+    _measured(
+        "systolic,sbp,systolic bp,systolic blood pressure,sysbp,systolisch,rr syst,rr systolisch",
+        ("8480-6", "mm[Hg]", 60, 250)
+    ),
+    _measured(
+        "diastolic,dbp,diastolic bp,diastolic blood pressure,diabp,diastolisch,rr diast,rr diastolisch",
+        ("8462-4", "mm[Hg]", 30, 150)
+    ),
     _measured("heart rate,heartrate,pulse,hr", ("8867-4", "/min", 30, 220)),
     _measured("bmi,body mass index", ("39156-5", "kg/m2", 10, 70)),
     _measured("weight,body weight,gewicht", ("29463-7", "kg", 20, 250)),

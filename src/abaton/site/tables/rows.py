@@ -17,7 +17,7 @@ from abaton.site.resources import (
     quantity,
 )
 from abaton.site.sources import Faults
-from abaton.site.tables.cells import MISSING, SEXES, CellError, moment, number, plain, unit_of
+from abaton.site.tables.cells import MISSING, SEXES, CellError, birth, moment, number, plain, unit_of
 from abaton.site.tables.files import TableFile
 from abaton.site.tables.mapping import TYPES, Meaning, RowsPart, TableMapping, TablePart
 from abaton.site.tables.meanings import Codings, Compiled, Person, compiled
@@ -89,7 +89,9 @@ class RowReader:
         table = self._table
         return Person(
             self._read(line, cells, table.sex, self._sex),
-            self._read(line, cells, table.born, lambda text: self._moment(text)[:10]),
+            self._read(
+                line, cells, table.born, lambda text: birth(text, self._mapping.files.dates, self._zone)
+            ),
             self._read(line, cells, table.died, self._moment),
         )
 

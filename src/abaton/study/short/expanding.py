@@ -164,12 +164,29 @@ def _refused(key: Path, what: str, remedy: str) -> ValidationError:
     return ValidationError.from_exception_data("ShortParts", [told])
 
 
+def _check_known(use: Use, kind: str, data: list[Any]) -> None:
+    """What short lines look for in a view of the document's own stands in its list, or the input would stay empty."""
+    lines = [each for each in data if isinstance(each, dict) and each.get("type") == kind]
+    known = [
+        term for line in lines for rule in line.get("codes") or [{}] for term in rule.get("any") or [None]
+    ]
+    lost = next((each for each in (*use.codes, *use.asked) if each not in known), None)
+    if lost is not None and None not in known:
+        raise _refused(
+            use.key,
+            f"'{lost['code']}' is looked for in a view of the document's own, and no [[data]] of {kind} asks for it",
+            "add it there, or leave out the view and its [[data]], which are then derived",
+        )
+
+
 def _views(making: Making, made: Expanded) -> None:
     """The standard views that are used and that the document does not have itself, with what they need."""
     views, data = made.table.get("views", []), made.table.get("data", [])
     if not isinstance(views, list) or not isinstance(data, list):
         return
     mine = {each.get("name") for each in views if isinstance(each, dict)}
+    for name in making.uses.keys() & mine:
+        _check_known(making.uses[name], standard_views()[name]["resource"], data)
     wanted = [
         (name, making.uses[name]) for name in standard_views() if name in making.uses and name not in mine
     ]
