@@ -8,6 +8,7 @@ from tests.typed import abaton
 
 from abaton.federation.network.messages import FIELDS
 from abaton.federation.policy_words import explained, in_words
+from abaton.federation.signatures import signing_key
 from abaton.site import load_site
 from abaton.study import load_study
 
@@ -56,6 +57,7 @@ def test_without_a_registry_nobody_is_said_to_be_asked(four):
 
 def test_before_joining_the_same_words_are_shown(four):
     site, document = four.sites[0], four.sites[0].parent.parent / "study.toml"
-    words = list(in_words(explained(load_site(site), four.study)))
+    file = load_site(site)
+    words = list(in_words(explained(file, four.study, signing_key(file).id)))
     shown = abaton("site", "policy", document, "--site", site, "--explain")
     assert shown.stdout.strip() == "\n\n".join(words)

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import AbatonError, SettingsError
 from abaton.governance.keys import (
     Kind,
     PrivateKey,
+    PublicKey,
     PublicRing,
     Ring,
     lock,
@@ -69,6 +73,37 @@ def test_signing_keys_do_not_seal_and_sealing_keys_do_not_sign(site):
         site.public.signing.wrap(b"x", b"")
     assert not site.public.sealing.verify(b"x" * 64, b"")
     assert "secret" not in repr(site.signing).lower() or site.signing.secret.hex() not in repr(site.signing)
+
+
+WEAK = [  # the points of small order, RFC 7748 and 8032; also in forms that are larger than the prime
+    "00" * 32,
+    "01" + "00" * 31,
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ec" + "ff" * 30 + "7f",
+    "ed" + "ff" * 30 + "7f",
+    "ee" + "ff" * 30 + "7f",
+]
+
+
+@pytest.mark.parametrize("weak", WEAK)
+@pytest.mark.parametrize("sign", [0, 0x80])
+def test_keys_under_which_anybody_can_sign_are_none(weak, sign):
+    raw = bytearray.fromhex(weak)
+    raw[-1] |= sign
+    with pytest.raises(Denied, match="anybody can sign"):
+        PublicKey(Kind.SIGN, bytes(raw), WHEN)
+    PublicKey(Kind.SEAL, bytes(raw), WHEN)
+
+
+def test_a_signature_without_a_secret_would_hold_under_such_a_key():
+    zero = Ed25519PublicKey.from_public_bytes(bytes(32))
+    held = 0
+    for number in range(64):
+        with suppress(InvalidSignature):
+            zero.verify(bytes(64), bytes([number]))
+            held += 1
+    assert held
 
 
 def test_rotation_keeps_old_keys_for_opening_only(site):

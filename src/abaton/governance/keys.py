@@ -60,6 +60,20 @@ _PUBLIC_BYTES = {Kind.SIGN: 32, Kind.SEAL: 32, Kind.HYBRID: 1184 + 32}
 _SECRET_BYTES = {Kind.SIGN: 32, Kind.SEAL: 32, Kind.HYBRID: 64 + 32}
 
 
+_PRIME = 2**255 - 19
+_CURVE = -121665 * pow(121666, -1, _PRIME) % _PRIME  # the d of edwards25519, RFC 8032
+
+
+def _proves_nothing(raw: bytes) -> bool:
+    """Whether a public key is one of the few points of small order: some signatures without a secret hold under those.
+
+    Such a point is 0 or itself its inverse (y is 0, 1 or -1), or twice it has a y of 0, which is an equation in y.
+    """
+    y = int.from_bytes(raw, "little") % 2**255
+    square = y * y
+    return y * (square - 1) * (_CURVE * square * square + 2 * square - 1) % _PRIME == 0
+
+
 def _suite(kind: Kind) -> Suite:
     return Suite(_KEMS[kind], KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
@@ -83,6 +97,8 @@ class PublicKey:
     def __post_init__(self) -> None:
         if len(self.raw) != _PUBLIC_BYTES[self.kind]:
             raise Denied(RefusalCode.MALFORMED, f"a public key of kind {self.kind} has another length")
+        if self.kind is Kind.SIGN and _proves_nothing(self.raw):
+            raise Denied(RefusalCode.MALFORMED, "a public key under which anybody can sign")
 
     @cached_property
     def id(self) -> str:
