@@ -20,7 +20,7 @@ from abaton.site.dealings import Dealings, deal, site_holdings
 from abaton.site.document import Limits, RecordsPart, SiteDocument, SiteRule, SiteRules
 from abaton.site.funnel import Funnel, Stage
 from abaton.site.inventory import SourceInventory, take_inventory
-from abaton.site.ledger import Ledger, open_ledger
+from abaton.site.ledger import Ledger, ledger_places, open_ledger
 from abaton.site.masking import masked
 from abaton.site.opening import gate_of, open_site
 from abaton.site.parts import not_allowed
@@ -78,6 +78,7 @@ __all__ = [
     "checked",
     "deal",
     "gate_of",
+    "ledger_places",
     "load_site",
     "masked",
     "not_allowed",

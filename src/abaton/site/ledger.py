@@ -152,9 +152,15 @@ class Ledger:
 
 def open_ledger(file: SiteFile, floor: int) -> Ledger:
     """The ledger of a site, beside its document; people are known by the site's tags, or under a key of its own."""
+    path, own = ledger_places(file)
+    key = tags_key(file) if file.document.keys.tags else _own_key(own)
+    return Ledger(path, lambda patient: subject_tag(key, patient), floor)
+
+
+def ledger_places(file: SiteFile) -> tuple[Path, Path]:
+    """Where a site's ledger lies, and the key of its own that it has if the site has none for tags."""
     name = file.document.site.id
-    key = tags_key(file) if file.document.keys.tags else _own_key(file.path(f"{name}.ledger.key"))
-    return Ledger(file.path(f"{name}.ledger"), lambda patient: subject_tag(key, patient), floor)
+    return file.path(f"{name}.ledger"), file.path(f"{name}.ledger.key")
 
 
 def _own_key(path: Path) -> bytes:

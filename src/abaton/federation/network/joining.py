@@ -37,7 +37,7 @@ from abaton.files import replacing
 from abaton.governance.keys import PrivateKey
 from abaton.records.anonymity.federated import Choice, Histogram, choose
 from abaton.records.features import columns
-from abaton.site import Ledger, SiteFile, smallest_count
+from abaton.site import Ledger, SiteFile, ledger_places, smallest_count
 from abaton.store import digest_of
 from abaton.study import Study, load_study, study_from_toml, write_toml
 from abaton.vectors import Vector
@@ -85,7 +85,7 @@ def membership(
 
 
 def private_files(file: SiteFile) -> tuple[Path, ...]:
-    """Everything of a site that its node has no business with: records, keys, registry, vault; where they are files."""
+    """What a site's node has no business with: records, keys, registry, ledger and vault; where they are files."""
     document = file.document
     keys, vault = document.keys, document.vault
     places = [*document.records.paths, document.records.work, keys.study, keys.tags, keys.ring]
@@ -94,7 +94,7 @@ def private_files(file: SiteFile) -> tuple[Path, ...]:
     smart = document.records.smart
     places += [smart.key] if smart else []
     named = (file.path(place) for place in places if place and "://" not in place)
-    return tuple(path.resolve() for path in (*named, key_place(file)))
+    return tuple(path.resolve() for path in (*named, *ledger_places(file), key_place(file)))
 
 
 def agreed_study(invitation: Invitation, own: Path | None) -> Study:
