@@ -1,11 +1,10 @@
-"""Sites whose files hold the same bytes are read once: most tests of federations are about what comes after reading.
+"""Copies of one site are read once: most tests of federations are about what comes after reading.
 
-A test that changes a site's file, be it a record or a consent, has other bytes, and its site is read for real.
+A test that changes a site's file, be it a record or a consent, has another one, and its site is read for real.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,14 +19,17 @@ _READ: dict[object, reading.Reading] = {}
 _reading = reading._reading
 
 
-def _bytes_of(folder: Path) -> str:
-    """What the files of a folder hold; a database's index in shared memory holds nothing of its own."""
-    found = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.stat().st_size and not path.name.endswith("-shm"):
-            found.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()
+def _files_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Every file that is not empty, by its size and when it was written: a copy has both from what it is a copy of.
+
+    No file is opened: whoever opens and closes an SQLite database's file lets go of the locks that SQLite holds on it.
+    """
+    found = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
+    return tuple(
+        (str(path.relative_to(folder)), about.st_size, about.st_mtime_ns)
+        for path, about in found
+        if about.st_size and not path.name.endswith("-shm")  # shared memory, which holds nothing of its own
+    )
 
 
 def _once(file: SiteFile, site: Site) -> reading.Reading:
@@ -35,7 +37,7 @@ def _once(file: SiteFile, site: Site) -> reading.Reading:
         return _reading(file, site)
     moment = None if abs(site.now - datetime.now(UTC)) < timedelta(minutes=1) else site.now
     asked = site.study.model_dump_json(exclude={"learning"})  # how it learns comes later
-    key = asked, moment, file.document.model_dump_json(), _bytes_of(file.folder)
+    key = asked, moment, file.document.model_dump_json(), _files_of(file.folder)
     if key not in _READ:
         _READ[key] = _reading(file, site)
     return replace(_READ[key], file=file)
