@@ -103,11 +103,12 @@ def card_parts(card: Mapping[str, Any]) -> list[Part]:
 
 def _in_short(performance: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> str:
     """How good the model is, in one sentence."""
-    whole = next((each for each in performance if each["measures"] and measures), None)
-    if whole is None or whole["measures"].get(measures[0]) is None:
+    whole = performance[0] if performance else None  # people of all sites
+    found = said(((whole or {}).get("measures") or {}).get(measures[0])) if measures else "–"
+    if whole is None or found == "–":
         return "Too few people could be tested to say how good the model is."
     return (
-        f"{measure_name(measures[0])} {said(whole['measures'][measures[0]])} in {whole['people']} people of "
+        f"{measure_name(measures[0])} {found} in {whole['people']} people of "
         f"{whole['sites']} {'site' if whole['sites'] == 1 else 'sites'} whom no training has seen."
     )
 

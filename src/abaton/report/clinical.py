@@ -120,7 +120,7 @@ def forest_figure(
         "height": 110 + (44 if counted else 36) * len(subsets),
     }
     heads = ["subjects of", "model", "people", "sites", measure_name(measure)]
-    lines = [
+    lines: list[tuple[object, ...]] = [
         (r["subset"], r["model"], r["subjects"], r.get("sites"), told(r["measures"], measure)) for r in rows
     ]
     if all(row["subset"] == row["model"] for row in rows):  # models side by side, all on the same people

@@ -15,7 +15,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from abaton.report.clinical import told as interval
-from abaton.report.finding import gains_axis, gains_words, measure_name, on_axis, signed
+from abaton.report.curves import measure_name
+from abaton.report.finding import gains_axis, gains_words, on_axis, signed
 
 Figures = Mapping[str, Mapping[str, Any]]
 
