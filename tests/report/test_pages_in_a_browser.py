@@ -17,11 +17,13 @@ from abaton.report import (
     card_page,
     comparison,
     comparison_page,
+    figures_page,
     inventory_page,
     lab_page,
     run_page,
     run_report,
 )
+from abaton.report.policies import accuracy_over_time
 
 pytestmark = pytest.mark.browser
 
@@ -133,3 +135,40 @@ def test_the_answer_is_on_the_first_screen(browser, tmp_path):
     bottom = "return document.querySelector('.finding').getBoundingClientRect().bottom"
     assert browser.execute_script(bottom) < 600
     assert not browser.find_element("css selector", ".machine").get_property("open")
+
+
+def test_a_phone_shows_the_inventory_without_scrolling_sideways(browser, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(inventory_page(FOUND, "athens"), encoding="utf-8")
+    wide = "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    shown_as(browser, "phone")
+    try:
+        browser.get(path.as_uri())
+        assert browser.execute_script(wide) == 0
+        cell = (
+            "getComputedStyle(document.querySelector('.stacked td[data-label=missing]'), '::before').content"
+        )
+        assert "missing" in browser.execute_script(f"return {cell}")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("mode", ["phone", "desk"])
+def test_a_legend_leaves_room_for_what_stands_above_a_figure(browser, tmp_path, mode):
+    line = [(0.0, 0.1), (1.0, 0.5)]
+    drawn = accuracy_over_time(
+        {"power-law, Non-IID(3x8)": {f"policy {i}": line for i in range(8)}}, title="all"
+    )
+    path = tmp_path / "page.html"
+    path.write_text(figures_page("Experiment", [drawn]), encoding="utf-8")
+    shown_as(browser, mode)
+    try:
+        browser.get(path.as_uri())
+        asked = "return document.querySelector('.main-svg .legend') !== null"
+        WebDriverWait(browser, 60).until(lambda here: here.execute_script(asked))
+        assert faults(browser) == []
+        assert browser.find_element("tag name", "h1").text == "all", "one figure gives the page its name"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

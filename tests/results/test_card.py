@@ -51,6 +51,11 @@ def test_the_text_has_every_part_and_every_number(ended):
     auroc = card["performance"][0]["measures"]["auroc"]
     assert f"{auroc['value']:.3f} ({auroc['low']:.3f} to {auroc['high']:.3f})" in text
     assert card["provenance"]["document"] in text
+    short = text.split("## In short\n\n")[1].splitlines()[0]
+    assert short.startswith(f"AUROC {auroc['value']:.3f} (")
+    assert text.index("## In short") < text.index("## What it is for"), "the result comes first"
+    card["performance"][0]["measures"] = None
+    assert "Too few people could be tested" in card_markdown(card)
 
 
 def test_a_studys_words_cannot_change_the_page(ended):

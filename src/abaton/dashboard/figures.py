@@ -10,6 +10,7 @@ import orjson
 
 from abaton.dashboard.pages import event_table, learner_table, table_part
 from abaton.report import AXES, activity_figures, letter, metric_figure, metric_names, payload_figure, short
+from abaton.report.comparison import lettered
 from abaton.store import Store, activity, codec_of, events_of, points, quartiles
 
 
@@ -55,5 +56,5 @@ def compared_figures(store: Store, runs: Sequence[str], axis: str, metric: str) 
     made: dict[str, Any] = {"payloads": payload_figure(sizes, None)}
     if chosen:
         curves = {f"{letter(i)}: {short(run)}": each for i, (run, each) in enumerate(versions.items())}
-        made["metric"] = metric_figure(curves, chosen, axis, simulated=simulated)
+        made["metric"] = lettered(metric_figure(curves, chosen, axis, simulated=simulated))
     return orjson.dumps({"figures": made, "tables": {}, "metrics": names, "metric": chosen})

@@ -16,6 +16,7 @@ from abaton.dashboard.gate import Caller
 from abaton.governance import Chain, StudyCensus
 from abaton.report import AXES, TITLES, Table, differing, letter, origin, setting_rows, settings_of
 from abaton.report.adding import Row
+from abaton.report.curves import measure_name
 from abaton.report.finding import finding, site_gains
 from abaton.report.flow import cohort_flow
 from abaton.report.pages import colours_of
@@ -164,7 +165,9 @@ def _settings(row: RunRow) -> dict[str, Any]:
 
 
 def _went(letters: Sequence[str], heads: Sequence[Head]) -> Table:
+    measured = dict.fromkeys(name for state in heads for name in state.metrics)
     rows: list[Row] = [
+        *((measure_name(name), *(_told(state.metrics.get(name)) for state in heads)) for name in measured),
         ("status", *(state.status for state in heads)),
         ("versions", *(state.version for state in heads)),
         ("updates", *(state.updates for state in heads)),
@@ -172,9 +175,11 @@ def _went(letters: Sequence[str], heads: Sequence[Head]) -> Table:
         ("seconds of the engine's clock", *(state.at for state in heads)),
         ("seconds of wall-clock time", *(state.wall for state in heads)),
     ]
-    measured = dict.fromkeys(name for state in heads for name in state.metrics)
-    rows += [(name, *(state.metrics.get(name, "–") for state in heads)) for name in measured]
     return ("what", *letters), rows
+
+
+def _told(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def governance_page(

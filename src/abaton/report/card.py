@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.report.clinical import said
+from abaton.report.clinical import said, told
+from abaton.report.curves import measure_name
 from abaton.report.templating import page
 
 
@@ -42,15 +43,16 @@ def card_parts(card: Mapping[str, Any]) -> list[Part]:
     use, model, privacy, origin = (card[key] for key in ("intended_use", "model", "privacy", "provenance"))
     measures = list(dict.fromkeys(name for each in card["performance"] for name in each["measures"] or ()))
     performance = [
-        {**each, **{name: said((each["measures"] or {}).get(name)) for name in measures}}
+        {**each, **{measure_name(name): told(each["measures"], name) for name in measures}}
         for each in card["performance"]
     ]
     return [
+        Part("In short", _in_short(card["performance"], measures)),
         Part(
             "What it is for",
             facts={
                 "Question": use["question"],
-                "Learns": use["learns"],
+                "Learns": str(use["learns"] or "").replace("_", " "),
                 "Purpose": use["purpose"],
                 "Asked by": use["asked_by"],
                 "Not for": use["not_for"],
@@ -72,7 +74,7 @@ def card_parts(card: Mapping[str, Any]) -> list[Part]:
         Part(
             "How good it is",
             "People whom no training has seen; in brackets the interval.",
-            columns=["group", "people", "sites", *measures],
+            columns=["group", "people", "sites", *map(measure_name, measures)],
             rows=performance,
         ),
         *_more(card),
@@ -89,7 +91,7 @@ def card_parts(card: Mapping[str, Any]) -> list[Part]:
             "Where it comes from",
             facts={
                 "Run": card["run"],
-                "Made": origin["made"],
+                "Made": origin["made"][:16].replace("T", " "),
                 "Study document": f"{origin['study']}, {origin['document']}",
                 "Weights": origin["model"],
                 "Software": ", ".join(f"{name} {version}" for name, version in origin["software"].items()),
@@ -97,6 +99,18 @@ def card_parts(card: Mapping[str, Any]) -> list[Part]:
             },
         ),
     ]
+
+
+def _in_short(performance: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> str:
+    """How good the model is, in one sentence."""
+    whole = performance[0] if performance else None  # people of all sites
+    found = said(((whole or {}).get("measures") or {}).get(measures[0])) if measures else "–"
+    if whole is None or found == "–":
+        return "Too few people could be tested to say how good the model is."
+    return (
+        f"{measure_name(measures[0])} {found} in {whole['people']} people of "
+        f"{whole['sites']} {'site' if whole['sites'] == 1 else 'sites'} whom no training has seen."
+    )
 
 
 def _more(card: Mapping[str, Any]) -> Iterable[Part]:

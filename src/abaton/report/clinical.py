@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from abaton.report.curves import COLOURS, Figure, plain
+from abaton.report.curves import COLOURS, Figure, measure_name, plain
 
 _POINTS = 101  # a curve of more points would tell single subjects' scores
 _STEPS = 10  # of a curve, in its table
@@ -75,7 +75,7 @@ def calibration_figure(
                 "line": {"color": colours[name], "width": 1.6},
             }
         )
-        rows += [(name, predicted, said(share)) for predicted, share in points]
+        rows += [(name, f"{predicted:.3f}", said(share)) for predicted, share in points]
     layout = {
         "xaxis": {"title": {"text": "predicted chance"}, "range": [0, 1]},
         "yaxis": {"title": {"text": "share of cases"}, "range": [0, 1]},
@@ -114,15 +114,17 @@ def forest_figure(
         )
     subsets = list(named.values())
     layout = {
-        "xaxis": {"title": {"text": measure}},
+        "xaxis": {"title": {"text": measure_name(measure)}},
         "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": subsets[::-1]},
         "showlegend": False,
         "height": 110 + (44 if counted else 36) * len(subsets),
     }
-    heads = ["subjects of", "model", "people", "sites", measure]
-    lines = [
+    heads = ["subjects of", "model", "people", "sites", measure_name(measure)]
+    lines: list[tuple[object, ...]] = [
         (r["subset"], r["model"], r["subjects"], r.get("sites"), told(r["measures"], measure)) for r in rows
     ]
+    if all(row["subset"] == row["model"] for row in rows):  # models side by side, all on the same people
+        heads, lines = heads[1:], [line[1:] for line in lines]
     return {"data": data, "layout": layout, "table": {"heads": heads, "rows": lines}}
 
 

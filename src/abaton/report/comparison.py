@@ -11,6 +11,7 @@ from typing import Any
 from abaton.errors import SettingsError
 from abaton.report.adding import Row, Table, differing, setting_rows, settings_of, totals
 from abaton.report.course import AXES, course_figures, less_is_better
+from abaton.report.curves import Figure
 
 FORMAT = "abaton.comparison/1"
 
@@ -187,7 +188,13 @@ def comparison_figures(made: Mapping[str, Any]) -> dict[str, Any]:
     """The measure of all runs against rounds, time and bytes."""
     labels = _labels(made)
     curves = {f"{labels[run]}: {short(run)}": points for run, points in made["curves"].items()}
-    return course_figures(curves, made["measure"])
+    return {axis: lettered(each) for axis, each in course_figures(curves, made["measure"]).items()}
+
+
+def lettered(figure: Figure) -> Figure:
+    """A figure of several runs in whose table the letter alone says which run it is, so that it fits a phone."""
+    table = figure["table"]
+    return figure | {"table": table | {"rows": [(row[0].split(":")[0], *row[1:]) for row in table["rows"]]}}
 
 
 def run_rows(made: Mapping[str, Any]) -> Table:

@@ -126,7 +126,7 @@ def course_figures(curves: Mapping[str, Sequence[Point]], measure: str) -> dict[
     made = {}
     for axis, words in AXES.items():
         made[axis] = metric_figure(runs, measure, axis)  # the dashboard draws the same
-        made[axis]["layout"]["xaxis"]["title"]["text"] = made[axis]["table"]["heads"][1] = words
+        made[axis]["layout"]["xaxis"]["title"]["text"] = made[axis]["table"]["heads"][-2] = words
     return made
 
 

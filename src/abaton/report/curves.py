@@ -25,7 +25,21 @@ COLOURS = ("#0f8b8d", "#d1495b", "#7b5cd6", "#c77d0a", "#2e7dd1", "#5a8f29", "#b
 """Eight colours that can be told apart on white and on black, and by people who see colours differently."""
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_NAMES = {
+    "auroc": "AUROC", "auprc": "average precision", "brier": "Brier score", "accuracy": "accuracy",
+    "rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²",
+    "concordance": "concordance (Harrell's C)",
+}  # fmt: skip
 _BETTER_BELOW = ("loss", "error", "rmse", "mae", "epsilon", "brier")
+
+
+def measure_name(measure: str) -> str:
+    """A measure as it is written in a sentence.
+
+    >>> measure_name("auroc"), measure_name("calibration slope")
+    ('AUROC', 'calibration slope')
+    """
+    return _NAMES.get(measure, measure)
 
 
 def metric_names(points: Sequence[Point]) -> list[str]:
@@ -71,11 +85,14 @@ def metric_figure(
     words = "seconds since the run began" if axis == "at" and not simulated else AXES[axis]
     layout = {
         "xaxis": {"title": {"text": words}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": metric}},
+        "yaxis": {"title": {"text": measure_name(metric)}},
         "showlegend": len(runs) > 1,
         "hovermode": "x unified" if len(runs) > 1 else "closest",
     }
-    return {"data": data, "layout": layout, "table": {"heads": ["run", words, metric], "rows": rows}}
+    heads = ["run", words, measure_name(metric)]
+    alone = len(runs) == 1  # which run it is need not be said on every line
+    table = {"heads": heads[alone:], "rows": [row[alone:] for row in rows]}
+    return {"data": data, "layout": layout, "table": table}
 
 
 def pace_figure(stretches: Sequence[tuple[float, int]], width: float, *, words: str) -> Figure:

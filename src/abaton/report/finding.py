@@ -11,30 +11,17 @@ from typing import Any
 from abaton.report.adding import Row, Table
 from abaton.report.clinical import estimate, said
 from abaton.report.course import less_is_better
+from abaton.report.curves import measure_name
 
 GAINS, LOSES, UNCLEAR, FEW = "gains", "better alone", "no clear difference", "too few people to tell"
 """What can be said of a site: its community model against its own."""
 
-_NAMES = {
-    "auroc": "AUROC", "auprc": "average precision", "brier": "Brier score", "accuracy": "accuracy",
-    "rmse": "root mean squared error", "mae": "mean absolute error", "r2": "R²",
-    "concordance": "concordance (Harrell's C)",
-}  # fmt: skip
 _CHANCE = {"auroc": 0.5, "concordance": 0.5, "r2": 0.0}  # what a model reaches that knows nothing
 _WIDTHS = (
     (0.05, "The interval is narrow"),
     (0.1, "The interval is fairly narrow"),
     (0.2, "The interval is wide"),
 )
-
-
-def measure_name(measure: str) -> str:
-    """A measure as it is written in a sentence.
-
-    >>> measure_name("auroc"), measure_name("calibration slope")
-    ('AUROC', 'calibration slope')
-    """
-    return _NAMES.get(measure, measure)
 
 
 def finding(

@@ -48,7 +48,7 @@ def cohort_flow(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "words": _WORDS[stage],
                 "people": added(counts.values()),
                 "bars": _bars(counts, first, whole),
-                "left_out": [(reason, added(numbers)) for reason, numbers in left.items()],
+                "left_out": [(reason.replace("_", " "), added(numbers)) for reason, numbers in left.items()],
             }
         )
     return made

@@ -17,7 +17,7 @@ from abaton.report.comparison import (
     run_rows,
 )
 from abaton.report.course import course_figures
-from abaton.report.curves import Figure
+from abaton.report.curves import Figure, measure_name
 from abaton.report.explaining import explaining_figures
 from abaton.report.flow import cohort_flow
 from abaton.report.learners import TITLES
@@ -112,13 +112,14 @@ def comparison_page(made: Mapping[str, Any]) -> str:
     Args:
         made: What :func:`abaton.report.comparison.comparison` made.
     """
+    heads, lines = result_rows(made)
     return page(
         "comparison.html",
         figures=comparison_figures(made),
         made=made,
         runs=run_rows(made),
         differences=difference_rows(made),
-        results=result_rows(made),
+        results=([measure_name(head) for head in heads], lines),
         reached=reached_rows(made),
         fingerprints=fingerprint_rows(made),
     )

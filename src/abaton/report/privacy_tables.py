@@ -43,7 +43,7 @@ def reached_table(row: Anonymity) -> Table:
     for i, old in enumerate(before["sensitive"]):
         new = after["sensitive"][i] if after.get("sensitive") else {}
         # No c is large enough where a class has fewer than l values.
-        old, new = (m | {"recursive_c": m.get("recursive_c") or "none is enough"} for m in (old, new))
+        old, new = (m | {"recursive_c": m.get("recursive_c") or "none"} for m in (old, new))
         rows += [(f"{old['column']}: {words}", old[key], new.get(key)) for key, words in _SENSITIVE.items()]
     return ("what", "before", "after"), rows
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from abaton.report.adding import Row, Table, times_smaller
 from abaton.report.clinical import told
+from abaton.report.curves import measure_name
 
 STAGES = ("read", "eligible", "consented", "kept", "rows")
 """The stages that people's records go through at a site, in order."""
@@ -40,7 +41,8 @@ def reason_table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
     rows: list[Row] = []
     for site, said in sites.items():
         for step in said.get("funnel", ()):
-            rows += [(site, step["stage"], each["reason"], each["subjects"]) for each in step["left_out"]]
+            left = [(each["reason"].replace("_", " "), each["subjects"]) for each in step["left_out"]]
+            rows += [(site, step["stage"], *each) for each in left]
         rows += [
             (site, "records set aside", each["reason"], each["count"]) for each in said.get("set_aside", ())
         ]
@@ -73,7 +75,7 @@ def measure_table(lines: Sequence[Mapping[str, Any]]) -> Table:
         for line in lines
         if line["of"] == "all" or line["model"] == "community"
     ]  # fmt: skip
-    return ("model", "subjects of", "people", "sites", *names), rows
+    return ("model", "subjects of", "people", "sites", *map(measure_name, names)), rows
 
 
 def traffic_table(traffic: Mapping[str, Mapping[str, int]], way: str) -> Table:

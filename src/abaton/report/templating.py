@@ -15,9 +15,13 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from abaton.report.clinical import told as interval
-from abaton.report.finding import gains_axis, gains_words, measure_name, on_axis, signed
+from abaton.report.curves import measure_name
+from abaton.report.finding import gains_axis, gains_words, on_axis, signed
 
 Figures = Mapping[str, Mapping[str, Any]]
+
+_NUMBER = re.compile(r"[<≥≤]?\d[\d,]*(\.\d+)?|–|none")
+_SHORT = 14  # letters of a name that is not broken
 
 
 @cache
@@ -159,19 +163,29 @@ def slug(words: str) -> str:
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, Any]:
-    """A table's cells with how each is set: columns of numbers to the right, fingerprints broken, intervals whole."""
+    """A table's cells with how each is set: columns of numbers to the right, fingerprints broken, intervals whole.
+
+    A count that is masked is a number too, and short names at the left are not broken.
+
+    >>> grid(["site", "read"], [("kos", "≥5"), ("athens", 384)])["heads"]
+    [('site', 'whole'), ('read', 'n')]
+    """
     listed = [tuple(row) for row in rows]
-    numeric = [
-        bool(listed) and all(isinstance(row[i], int | float) or row[i] is None for row in listed)
-        for i in range(len(heads))
-    ]
-    look = ["n" if number else "" for number in numeric]
+    columns = [[row[i] for row in listed] for i in range(len(heads))]
+    look = ["n" if cells and all(map(_counts, cells)) else "" for cells in columns]
+    if look and not look[0] and all(len(str(cell)) <= _SHORT for cell in columns[0]):
+        look[0] = "whole"
     return {
         "heads": list(zip(heads, look, strict=True)),
         "rows": [
             [(cell, kind or _look(cell)) for cell, kind in zip(row, look, strict=True)] for row in listed
         ],
     }
+
+
+def _counts(cell: object) -> bool:
+    """Whether a cell is a number, a masked one, or the lack of one."""
+    return cell is None or isinstance(cell, int | float) or bool(_NUMBER.fullmatch(str(cell)))
 
 
 def _look(cell: object) -> str:
@@ -181,6 +195,6 @@ def _look(cell: object) -> str:
     ('whole', 'long', '')
     """
     text = str(cell)
-    if re.fullmatch(r"[+−-]?[\d.]+ \([^ ]+ to [^ ]+\)", text):
+    if re.fullmatch(r"[+−-]?[\d.]+ \([^ ]+ to [^ ]+\)|\d{4}-\d\d-\d\d", text):
         return "whole"
     return "long" if max(map(len, text.split()), default=0) > 24 else ""

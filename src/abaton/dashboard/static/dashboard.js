@@ -13,6 +13,7 @@
     : typeof value !== "number" ? String(value)
     : Number.isInteger(value) ? value.toLocaleString("en")
     : Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 6 });
+  const named = (name) => name === "auroc" ? "AUROC" : name;
   const size = (bytes) => {
     const units = ["B", "kB", "MB", "GB", "TB"];
     let i = 0;
@@ -30,13 +31,15 @@
       cell.textContent = name;
       head.append(cell);
     }
+    const numeric = told.heads.map((_, i) => told.rows.every((row) => row[i] === null || typeof row[i] === "number"));
+    numeric.forEach((is, i) => { if (is) head.cells[i].className = "n"; });
     const body = table.createTBody();
     for (const row of told.rows) {
       const line = body.insertRow();
       row.forEach((value, i) => {
         const cell = document.createElement(i ? "td" : "th");
         if (!i) cell.scope = "row";
-        if (typeof value === "number") cell.className = "n";
+        if (numeric[i]) cell.className = "n";
         cell.textContent = number(value);
         line.append(cell);
       });
@@ -74,7 +77,7 @@
     if (select) {
       const names = [...select.options].map((option) => option.value);
       if (names.join() !== last.metrics.join()) {
-        select.replaceChildren(...last.metrics.map((name) => new Option(name, name)));
+        select.replaceChildren(...last.metrics.map((name) => new Option(named(name), name)));
       }
       select.value = last.metric;
       select.disabled = !last.metrics.length;
@@ -115,7 +118,7 @@
       if (cell && cell.textContent !== value) cell.textContent = value;
     }
     const cell = document.querySelector("[data-head=result]");
-    if (cell && name) { cell.textContent = state.metrics[name].toFixed(4); cell.previousElementSibling.textContent = name; }
+    if (cell && name) { cell.textContent = state.metrics[name].toFixed(3); cell.previousElementSibling.textContent = named(name); }
     if (state.status !== place.dataset.status) {
       place.dataset.status = state.status;
       const badge = document.createElement("span");

@@ -13,6 +13,10 @@ const abaton = (function () {
       hoverlabel: { bgcolor: colour("--paper"), bordercolor: line, font: { color: ink } },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     }, layout);
+    // What stands above a part of a figure has room below the legend, and is small on a phone.
+    const above = (layout.annotations || []).filter((each) => each.yanchor === "bottom" && each.y >= 1).length;
+    if (above && !layout.legend) merged.legend = Object.assign({}, merged.legend, { y: 1.02 + 40 / merged.height });
+    if (above) merged.annotations = layout.annotations.map((each) => ({ ...each, font: { size: narrow ? 10 : 14 } }));
     for (const key of ["xaxis", "yaxis", ...Object.keys(layout).filter((name) => /^[xy]axis\d/.test(name))]) {
       merged[key] = Object.assign({}, ax, layout[key]);
     }
