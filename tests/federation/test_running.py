@@ -257,10 +257,12 @@ def test_who_withdraws_while_a_run_is_cut_off_is_not_in_the_rest_of_it(
     whole = rows_of(store, "cut")
     assert whole[: len(before)] == before, "what had happened is not changed"
     later = [b for k, b in whole[len(before) :] if k == "Arrived" and b["learner"] == "athens"]
-    assert later
+    assert len(later) > 1
     assert {body["examples"] for body in later} <= {used["examples"], used["examples"] - 1}
     registry = Registry(Database(four.sites[0].parent / "consents.db", metadata))
     person = members_of(registry.database, used["cohort"])[0]
+    if engine == "local":  # an answer that its process had written when the power went is sent as it is
+        later = later[1:]
     assert not any(person in members_of(registry.database, body["cohort"]) for body in later)
 
 
