@@ -1,10 +1,11 @@
-"""Copies of one site are read once: most tests of federations are about what comes after reading.
+"""Sites whose files hold the same bytes are read once: most tests of federations are about what comes after reading.
 
-A test that changes a site's file, be it a record or a consent, has another one, and its site is read for real.
+A test that changes a site's file, be it a record or a consent, has other bytes, and its site is read for real.
 """
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,33 +17,44 @@ from abaton.federation.rolls import StillIn
 from abaton.site import Site, SiteFile
 
 _READ: dict[object, reading.Reading] = {}
-_reading = reading._reading
+_read, _reading = reading._read, reading._reading
 
 
-def _files_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Every file that is not empty, by its size and when it was written: a copy has both from what it is a copy of.
+def _bytes_of(folder: Path) -> str:
+    """What the files of a folder hold, as another process sees it.
 
-    No file is opened: whoever opens and closes an SQLite database's file lets go of the locks that SQLite holds on it.
+    Whoever opens and closes the file of an SQLite database lets go of the locks that this process has on it.
     """
-    found = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
-    return tuple(
-        (str(path.relative_to(folder)), about.st_size, about.st_mtime_ns)
-        for path, about in found
-        if about.st_size and not path.name.endswith("-shm")  # shared memory, which holds nothing of its own
-    )
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size)
+    names = [str(path.relative_to(folder)) for path in found if not path.name.endswith("-shm")]
+    return subprocess.run(["cksum", *names], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-def _once(file: SiteFile, site: Site) -> reading.Reading:
-    if isinstance(site.gate, StillIn):  # a run is gone on with
-        return _reading(file, site)
-    moment = None if abs(site.now - datetime.now(UTC)) < timedelta(minutes=1) else site.now
-    asked = site.study.model_dump_json(exclude={"learning"})  # how it learns comes later
-    key = asked, moment, file.document.model_dump_json(), _files_of(file.folder)
-    if key not in _READ:
-        _READ[key] = _reading(file, site)
-    return replace(_READ[key], file=file)
+class _Once:
+    """Reads a site as `abaton.federation.reading` does, if it has not read the same one before."""
+
+    def __init__(self) -> None:
+        self._bytes = ""
+
+    def begin(self, study, file, now, step, gate) -> reading.Reading:
+        """Look at the files before the site is opened: that alone changes its database's."""
+        self._bytes = _bytes_of(file.folder)
+        return _read(study, file, now, step, gate)
+
+    def go_on(self, file: SiteFile, site: Site) -> reading.Reading:
+        """What was read before, once the site has agreed to the study."""
+        if isinstance(site.gate, StillIn):  # a run is gone on with
+            return _reading(file, site)
+        moment = None if abs(site.now - datetime.now(UTC)) < timedelta(minutes=1) else site.now
+        asked = site.study.model_dump_json(exclude={"learning"})  # how it learns comes later
+        key = asked, moment, file.document.model_dump_json(), self._bytes
+        if key not in _READ:
+            _READ[key] = _reading(file, site)
+        return replace(_READ[key], file=file)
 
 
 @pytest.fixture(autouse=True)
 def _reading_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_reading", _once)
+    once = _Once()
+    monkeypatch.setattr(reading, "_read", once.begin)
+    monkeypatch.setattr(reading, "_reading", once.go_on)
