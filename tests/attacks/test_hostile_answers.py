@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,13 @@ from abaton.codecs import Key
 from abaton.control.draw import round_key
 from abaton.engines.flower import Parcel
 from abaton.engines.flower.engine import introduction
-from abaton.errors import PayloadError
+from abaton.errors import AbatonError, PayloadError
 from abaton.federation.explaining import explanation_of
 from abaton.federation.judging import judge_counts
 from abaton.federation.network import Wish
 from abaton.federation.network.asking import Preparation, Ready, explained, gained, judged
 from abaton.federation.network.messages import body_of, sums_from, told_from
+from abaton.federation.signatures import Signing
 from abaton.federation.telling import check_scale
 from abaton.lab.demo import Demonstration, demonstration, opened
 from abaton.records.features import columns
@@ -415,8 +418,18 @@ def test_a_site_that_lies_while_it_trains_neither_ends_nor_spoils_the_run(
         with monkeypatch.context() as careless:
             careless.setattr(Layout, "check", lambda self, vector, **about: vector)
             update, _ = learning.pipeline().encode(update, layout, key, {})
-        return replace(answer, blobs={"update": update})
+        about = dict(answer.about)
+        with suppress(AbatonError):  # what is no model cannot be signed
+            about["signature"] = signs[version](update)
+        return replace(answer, about=about, blobs={"update": update})
 
+    def watched(signing: Signing, learner: Any, version: int, start: Any, payload: bytes) -> str:
+        if learner.name == LIAR:
+            signs[version] = partial(sign, signing, learner, version, start)
+        return sign(signing, learner, version, start, payload)
+
+    sign, signs = Signing.sign, dict[int, Callable[[bytes], str]]()
+    monkeypatch.setattr(Signing, "sign", watched)
     loop.post.fate = fate
     with Store(tmp_path / "store") as store:
         row = loop.run(store)
