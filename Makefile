@@ -28,7 +28,7 @@ demo: $(STAMP) ## Run a whole federation on embedded defaults
 	@$(BIN)/abaton demo
 
 test: $(STAMP) ## Run the quick tests
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: $(STAMP) ## Run every test, also the slow ones and those that need real parts
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m ''
