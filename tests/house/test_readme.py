@@ -73,7 +73,7 @@ def test_notebooks_run_and_print_what_they_show(notebook):
             assert value._repr_html_().startswith("<table>")
 
 
-@pytest.mark.parametrize("target", re.findall(r"^make ([a-z-]+)", README, re.M))
+@pytest.mark.parametrize("target", re.findall(r"^(?:\$ )?make ([a-z-]+)", README, re.M))
 def test_make_targets_that_are_named_exist(target):
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0
