@@ -136,5 +136,6 @@ def test_an_asynchronous_study_asks_for_consent_before_every_task(four, store, r
     events = arrived(store, row.run)
     assert all(len(event.cohort) == 64 for event in events)
     assert sum(event.learner == "athens" for event in events) <= 2, "one may have been under way"
-    assert {event.learner for event in events} >= {"kos", "pergamon", "trikala"}
+    others = {event.learner for event in events} - {"athens"}
+    assert len(others) >= 2, "who comes first where there are fewer processors than learners, Ray decides"
     assert not any(odd.folder_holds(store.folder / "states", person.encode()) for person in left[:5])
