@@ -30,7 +30,7 @@ from abaton.federation.prepared import (
 from abaton.federation.reading import ONE_CLASS, Reading
 from abaton.learning.validation import stratified
 from abaton.records.anonymity import AnonymitySettings
-from abaton.records.anonymity.federated import Choice, choose
+from abaton.records.anonymity.federated import Choice, Histogram, choose
 from abaton.records.features import (
     Column,
     Moments,
@@ -142,12 +142,25 @@ class Sums:
     label: Moments
 
 
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What a site tells before anything is learned.
+
+    Attributes:
+        sums: For scaling.
+        combinations: How many people share each combination of quasi-identifiers, so that everybody can hide.
+    """
+
+    sums: Callable[[Dealt], Sums]
+    combinations: Callable[[Reading, AnonymitySettings], Histogram]
+
+
 def federate(
     study: Study,
     readings: Sequence[Reading],
     seed: int,
     kept: Prepared | None = None,
-    tell: Callable[[Dealt], Sums] | None = None,
+    tell: Telling | None = None,
 ) -> Members:
     """Make members of the sites that can take part.
 
@@ -156,7 +169,7 @@ def federate(
         readings: What the sites have.
         seed: Decides who is dealt where.
         kept: What the run was prepared with, if it is resumed.
-        tell: What a site tells for scaling; its sums as they are if not given.
+        tell: What sites tell, given what they told before; as it is if not given.
 
     Raises:
         Refused: Too few sites are left, anonymity cannot be had, or what a site has is not what the run was begun
@@ -165,8 +178,11 @@ def federate(
     assert study.learning is not None
     learning = study.learning
     told = {each.name: each.told for each in readings}
+    telling = tell or Telling(lambda each: sums(learning, each), _combinations)
     ready, anonymity, choice = _hide(
-        sorted(readings, key=lambda each: each.name), None if kept is None else kept.choice
+        sorted(readings, key=lambda each: each.name),
+        None if kept is None else kept.choice,
+        telling.combinations,
     )
     if kept is None:
         dealt, ready = _deal(study, ready, seed)
@@ -177,8 +193,7 @@ def federate(
         ]
     left_out = {each.name: each.problem for each in ready if each.problem}
     check_enough([each.reading.name for each in dealt], left_out)
-    told_by = tell or (lambda each: sums(learning, each))
-    scale = scale_of(learning, [told_by(each) for each in dealt]) if kept is None else kept.scale
+    scale = scale_of(learning, [telling.sums(each) for each in dealt]) if kept is None else kept.scale
     deals = {each.reading.name: each.entries() for each in dealt} if kept is None else kept.deals
     members = tuple(member(study, each, scale, deals[each.reading.name]) for each in dealt)
     first = dealt[0].table
@@ -287,17 +302,25 @@ def member(study: Study, each: Dealt, scale: Scale, deal: Sequence[Entry]) -> Me
 
 
 def _hide(
-    readings: Sequence[Reading], kept: Choice | None
+    readings: Sequence[Reading],
+    kept: Choice | None,
+    tell: Callable[[Reading, AnonymitySettings], Histogram],
 ) -> tuple[list[Reading], Mapping[str, Any] | None, Choice | None]:
     """Enforce anonymity over the union of the tables, by the strictest k of all sites, or by ranges that are kept."""
     asked = strictest(each.anonymity for each in readings if each.table is not None)
     if asked is None:
         return list(readings), None, None
     tables = {each.name: each.table for each in readings if each.table is not None}
-    choice = kept or choose([histogram(table, asked) for table in tables.values()], asked)
-    shown = {name: hidden(table, choice, asked) for name, table in tables.items()}
+    told = {each.name: tell(each, asked) for each in readings if each.name in tables}
+    choice = kept or choose(list(told.values()), asked)
+    shown = {name: hidden(table, told[name], choice, asked) for name, table in tables.items()}
     made = [replace(each, table=shown.get(each.name)) for each in readings]
     return made, told_of(choice, asked, min(table.floor for table in shown.values())), choice
+
+
+def _combinations(reading: Reading, asked: AnonymitySettings) -> Histogram:
+    assert reading.table is not None
+    return histogram(reading.table, asked)
 
 
 def _again(study: Study, reading: Reading, deal: Sequence[Entry], tables: Sequence[Table]) -> Dealt:

@@ -30,7 +30,7 @@ def explained(file: SiteFile, study: Study | None = None, signs: str = "") -> li
     """
     terms = file.document.policy
     floor = file.document.rules.smallest_count or 5 if study is None else smallest_count(file.document, study)
-    made = [*_leaving(study), *_bounds(terms, floor, study), *_signatures(terms, signs)]
+    made = [*_leaving(study), *_bounds(terms, floor), *_signatures(terms, signs)]
     if study is not None and study.learning is not None:
         made += _derived(Contract(study), terms)
     return [*made, *_deciding(file.document.consent)]
@@ -56,17 +56,13 @@ def _leaving(study: Study | None) -> Iterator[Rule]:
     asked = study.privacy.anonymity
     if asked is not None:
         named = ", ".join(quasi.column for quasi in asked.quasi_identifiers)
-        few = (
-            "also if it is one person alone"
-            if asked.local_floor == 1
-            else f"from {asked.local_floor} people on"
-        )
         yield Rule(
             "hiding",
             f"among {asked.k} people of all sites, by {named}",
             "So that ranges can be found in which everybody hides among the people of all sites, the centre is told "
-            f"how many people here share each combination of {named}, {few}. In the rows that are trained on these "
-            "columns hold the ranges; a person who does not hide in them is left out.",
+            f"how many people here share each combination of {named}, in ranges so wide that no combination has fewer "
+            "than the smallest count of people; of rarer ones only how many people they hold together. In the rows "
+            "that are trained on these columns hold the ranges; a person who does not hide in them is left out.",
         )
 
 
@@ -96,13 +92,11 @@ def _deciding(consent: ConsentPart) -> Iterator[Rule]:
     )
 
 
-def _bounds(terms: PolicyPart, floor: int, study: Study | None) -> Iterator[Rule]:
-    asked = None if study is None else study.privacy.anonymity
-    but = " but for the combinations above" if asked is not None and asked.local_floor < floor else ""
+def _bounds(terms: PolicyPart, floor: int) -> Iterator[Rule]:
     yield Rule(
         "smallest count",
         f"{floor} people",
-        f"No count that leaves the site{but} tells of fewer people, also not by subtraction from any that left before, "
+        f"No count that leaves the site tells of fewer people, also not by subtraction from any that left before, "
         "in this run or an earlier one. If somebody withdraws, training goes on without them at once; what is counted "
         f"is told as it was, or not at all, until at least {floor} people have changed.",
     )

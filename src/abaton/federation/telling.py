@@ -1,17 +1,20 @@
-"""What a site tells outside of training, held against its ledger: its funnel, its sums for scaling, its test rows.
+"""What a site tells outside of training, held against its ledger: its funnel, combinations, sums and test rows.
 
 What cannot be told anew because too few people have changed is told as it was before, or not at all.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from abaton.errors import Refused
 from abaton.federation.members import Dealt, Member, Sums, sums
 from abaton.federation.prepared import Scale
-from abaton.records.features import Moments, Statistics
+from abaton.records.anonymity import AnonymitySettings
+from abaton.records.anonymity.federated import Histogram
+from abaton.records.features import Memory, Moments, Statistics, Table, histogram
 from abaton.site import Ledger
 from abaton.study import Learning, Study
 
@@ -46,6 +49,20 @@ def sums_told(ledger: Ledger, study: Study, seed: int, dealt: Dealt) -> Sums:
             "sums would tell of single people: fewer than the smallest count differ from what was told before"
         )
     return _sums(before)
+
+
+def combinations_told(ledger: Ledger, study: Study, table: Table, settings: AnonymitySettings) -> Histogram:
+    """How many people share each combination of quasi-identifiers, on the levels and in the numbers told before.
+
+    Numbers change when at least the smallest count of people have, whatever else a study's next version changes.
+    Those of rare combinations are remembered, too, so that none appears because one person has come.
+    """
+    ranges = hashlib.blake2b(repr(settings.quasi_identifiers).encode(), digest_size=8).hexdigest()
+    what = f"combinations/{study.study.id}/{ranges}"
+    memory = Memory(
+        lambda base: tuple(ledger.as_told(what, list(base))), lambda numbers: ledger.steady_all(what, numbers)
+    )
+    return histogram(table, settings, memory)
 
 
 def one_seed(ledger: Ledger, study: Study, seed: int) -> int:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,6 +28,9 @@ NOW = datetime(2026, 11, 16, 8, tzinfo=UTC)
 
 REFUSED, EXPIRED = 0.08, 0.03
 """Which part of the people say no, and of which the consent has run out."""
+
+_LEFT_OUT_OF_FEW = 0.15
+"""Which part of the people may be left out where there are fewer than usual."""
 
 _SITE = """[site]
 id = "{name}"
@@ -105,9 +108,8 @@ def demonstration(folder: Path, seed: int, scale: float = 1.0, rounds: int | Non
     shutil.rmtree(folder, ignore_errors=True)
     made = write(folder, seed, scale=scale)
     study = load_study(folder / "study.toml")
-    if rounds is not None and study.learning is not None:
-        shorter = study.model_copy(update={"learning": study.learning.model_copy(update={"rounds": rounds})})
-        (folder / "study.toml").write_text(write_toml(shorter), encoding="utf-8")
+    if scale < 1 or rounds is not None:
+        (folder / "study.toml").write_text(write_toml(_smaller(study, scale, rounds)), encoding="utf-8")
         study = load_study(folder / "study.toml")
     for i, (name, place) in enumerate(made.items()):
         (place / "site.toml").write_text(_SITE.format(name=name, title=f"Hospital of {name.capitalize()}"))
@@ -117,6 +119,17 @@ def demonstration(folder: Path, seed: int, scale: float = 1.0, rounds: int | Non
             (place / key).write_bytes(hashlib.sha256(f"demonstration {seed} {name} {key}".encode()).digest())
         _ask_everybody(place, study, np.random.default_rng([seed, 77, i]))
     return opened(folder)
+
+
+def _smaller(study: Study, scale: float, rounds: int | None) -> Study:
+    """The study for fewer people, of whom more may be left out, or else none of them could hide; and fewer rounds."""
+    learning, privacy = study.learning, study.privacy
+    if learning is not None and rounds is not None:
+        learning = learning.model_copy(update={"rounds": rounds})
+    if privacy.anonymity is not None and scale < 1:
+        anonymity = replace(privacy.anonymity, suppression_limit=_LEFT_OUT_OF_FEW)
+        privacy = privacy.model_copy(update={"anonymity": anonymity})
+    return study.model_copy(update={"learning": learning, "privacy": privacy})
 
 
 def opened(folder: Path) -> Demonstration:

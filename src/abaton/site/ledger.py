@@ -12,10 +12,10 @@ import fcntl
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from abaton.errors import StoreError
 from abaton.files import replacing
@@ -23,6 +23,8 @@ from abaton.site.consent import subject_tag
 from abaton.site.opening import private_bytes, tags_key
 from abaton.site.reading import SiteFile
 from abaton.store import writing
+
+Name = TypeVar("Name", bound=Hashable)
 
 _MOST = (
     1024  # groups of one kind that are remembered; a site that has told of so many tells of no further one
@@ -82,6 +84,18 @@ class Ledger:
                 before = row["numbers"][what] = number
         self._numbers[what] = int(before)
         return int(before)
+
+    def steady_all(self, what: str, numbers: Mapping[Name, int]) -> dict[Name, int]:
+        """Numbers of people by name as they may be told; names are kept as tags: some may be of one person alone."""
+        tags = {name: f"{what}/{self._tag(repr(name))}" for name in numbers}
+        made = {}
+        with self._opened() as row:
+            for name, number in numbers.items():
+                before = row["numbers"].get(tags[name])
+                if before is None or abs(before - number) >= self.floor:
+                    before = row["numbers"][tags[name]] = number
+                made[name] = int(before)
+        return made
 
     def as_told(self, what: str, value: Any) -> Any:
         """Plain values as they were told the first time; noted if they never were."""

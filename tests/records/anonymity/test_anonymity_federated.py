@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -20,6 +21,7 @@ from abaton.records.anonymity import (
 )
 from abaton.records.anonymity.federated import Choice, Histogram, choose, merge, show, site_histogram
 from abaton.records.anonymity.lattice import optimum
+from abaton.records.anonymity.leaving import affordable, leaving
 from abaton.records.anonymity.measures import measure
 
 QUASI = (
@@ -63,11 +65,12 @@ def test_k_holds_over_the_union_and_the_floor_at_every_site(sites, k, floor, bas
     )
     tables = [encode(frame(rows), asked) for rows in sites]
     base = (base_level, base_level)
+    told = [travel(leaving(site_histogram(table, base), floor)) for table in tables]
     try:
-        choice = travel(choose([travel(site_histogram(table, base, floor=floor)) for table in tables], asked))
+        choice = travel(choose(told, asked))
     except Refused:
         return
-    local = [shown_names(t, show(t, choice, asked, floor=floor)) for t in tables]
+    local = [shown_names(t, show(t, mine, choice, floor)) for t, mine in zip(tables, told, strict=True)]
     union = sum(local, Counter())
     assert all(count >= asked.k for count in union.values())
     assert all(count >= floor for site in local for count in site.values())
@@ -89,12 +92,12 @@ def test_without_a_floor_the_choice_is_that_of_the_pooled_table(sites, k):
 
 def test_rare_combinations_never_leave_the_site():
     asked = AnonymitySettings(QUASI, k=3, local_floor=3, suppression_limit=0.5, rows_are_people=True)
-    table = encode(frame([(31, "a", "x")] * 3 + [(47, "c", "y")]), asked)
-    shared = site_histogram(table, (1, 0), floor=3)
-    assert (shared.counts, shared.hidden) == ((3,), 1)
+    table = encode(frame([(31, "a", "x")] * 4 + [(47, "c", "y")] * 2 + [(11, "b", "y")]), asked)
+    shared = leaving(site_histogram(table, (1, 0)), 3)
+    assert (shared.counts, shared.hidden) == ((4,), 3)
     choice = choose([shared], asked)
-    assert (choice.suppressed, choice.records) == (1, 4)
-    assert sum(shown_names(table, show(table, choice, asked, floor=3)).values()) == 3
+    assert (choice.suppressed, choice.records) == (3, 7)
+    assert sum(shown_names(table, show(table, shared, choice, 3)).values()) == 4
 
 
 def test_sites_that_coarsen_differently_are_refused():
@@ -111,9 +114,7 @@ def test_sites_that_coarsen_differently_are_refused():
     with pytest.raises(SettingsError, match="coarsen the same value differently"):
         merge(histograms, one)
     with pytest.raises(SettingsError, match="different levels"):
-        merge(
-            [site_histogram(encode(frame(rows), one)), site_histogram(encode(frame(rows), one), (1, 1))], one
-        )
+        merge([histograms[0], replace(histograms[0], base=(1, 1))], one)
     with pytest.raises(SettingsError, match="no site"):
         merge([], one)
 
@@ -129,9 +130,11 @@ def test_four_sites_of_adult_find_the_pooled_optimum(shared):
     choice = choose([travel(site_histogram(table)) for table in tables], asked)
     assert (choice.node, round(choice.loss, 10), choice.suppressed) == ((0, 3, 0, 0, 0), 0.0802157442, 1385)
     floored = AnonymitySettings(quasi, local_floor=3, rows_are_people=True)
-    stricter = choose([site_histogram(table) for table in tables], floored)
+    told = [leaving(site_histogram(t, affordable(t, floored, 3)), 3) for t in tables]
+    stricter = choose(told, floored)
     assert stricter.loss > choice.loss
-    assert all(measure(t, show(t, stricter, floored), floored).k >= 3 for t in tables)
+    for table, mine in zip(tables, told, strict=True):
+        assert measure(table, show(table, mine, stricter, 3), floored).k >= 3
 
 
 @pytest.mark.shared

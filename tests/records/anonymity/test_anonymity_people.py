@@ -25,6 +25,7 @@ from abaton.records.anonymity import (
 )
 from abaton.records.anonymity.federated import Choice, Histogram, choose, merge, show, site_histogram
 from abaton.records.anonymity.files import recoded_frame
+from abaton.records.anonymity.leaving import affordable, leaving
 from abaton.records.anonymity.measures import measure
 from abaton.records.anonymity.people import people_of
 from abaton.records.anonymity.releases import as_is
@@ -191,6 +192,14 @@ def travel(thing):
     return type(thing).from_row(json.loads(json.dumps(thing.row())))
 
 
+def whole_over(tables):
+    """How many people really stand for each value, whatever is told of them."""
+    whole = Counter()
+    for column in (site_histogram(table).sensitive[0] for table in tables):
+        whole.update(dict(zip(column.values, column.whole, strict=True)))
+    return whole
+
+
 # Sites assume the worst of people with several stays, so closeness is asked more mildly.
 MILD = [
     ({"closeness": Closeness(0.5)}, {"equal": 0.5}),
@@ -198,24 +207,25 @@ MILD = [
 ]
 
 
-@pytest.mark.parametrize(("floor", "base"), [(1, (0, 0, 0)), (1, (2, 0, 2)), (3, (2, 0, 2))])
+@pytest.mark.parametrize(("floor", "base"), [(1, (0, 0, 0)), (1, (2, 0, 2)), (3, None)])
 @pytest.mark.parametrize(("models", "checks"), [({}, {}), *ILL[:3], *MILD])
 def test_over_several_sites_every_class_has_k_people(hospital, floor, base, models, checks):
     sites = [[row for row in hospital if int(row[0][1:]) % 3 == site] for site in range(3)]
-    settings = asked(k=5, local_floor=floor, suppression_limit=0.9, sensitive=(Sensitive("ill", **models),))
+    limit = 0.9 if base else 0.3
+    settings = asked(k=5, local_floor=floor, suppression_limit=limit, sensitive=(Sensitive("ill", **models),))
     tables = [encode(frame(rows), settings) for rows in sites]
-    told = [travel(site_histogram(table, base, floor=floor)) for table in tables]
+    bases = [base or affordable(table, settings, floor) for table in tables]
+    told = [
+        travel(leaving(site_histogram(table, levels), floor))
+        for table, levels in zip(tables, bases, strict=True)
+    ]
     choice = travel(choose(told, settings))
-    local, whole = [], Counter()
-    for rows, table in zip(sites, tables, strict=True):
-        shown = show(table, choice, settings, floor=floor)
-        local.append(shown_rows(frame(rows), table, shown, settings))
-        for value, number in zip(
-            told[len(local) - 1].sensitive[0].values, told[len(local) - 1].sensitive[0].whole, strict=True
-        ):
-            whole[value] += number
+    local = [
+        shown_rows(frame(rows), table, show(table, mine, choice, floor), settings)
+        for rows, table, mine in zip(sites, tables, told, strict=True)
+    ]
     assert any(local)
-    check([row for rows in local for row in rows], 5, **checks, whole=whole)
+    check([row for rows in local for row in rows], 5, **checks, whole=whole_over(tables))
     for rows in local:
         check(rows, floor)
 
@@ -260,17 +270,17 @@ def test_small_sites_of_any_kind(sites, k, floor, which):
         k=max(k, floor), local_floor=floor, suppression_limit=1.0, sensitive=(Sensitive("ill", **models),)
     )
     tables = [encode(frame(rows), settings) for rows in sites]
-    told = [site_histogram(table, floor=floor) for table in tables]
+    told = [leaving(site_histogram(table), floor) for table in tables]
     try:
         choice = choose(told, settings)
     except Refused:
         return
-    whole, shown = Counter(), []
-    for rows, table, histogram in zip(sites, tables, told, strict=True):
-        for value, number in zip(histogram.sensitive[0].values, histogram.sensitive[0].whole, strict=True):
-            whole[value] += number
-        shown += shown_rows(frame(rows), table, show(table, choice, settings, floor=floor), settings)
-    check(shown, settings.k, **checks, whole=whole)
+    shown = [
+        row
+        for rows, table, mine in zip(sites, tables, told, strict=True)
+        for row in shown_rows(frame(rows), table, show(table, mine, choice, floor), settings)
+    ]
+    check(shown, settings.k, **checks, whole=whole_over(tables))
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=30))

@@ -57,14 +57,21 @@ from abaton.federation.policy import StudyPolicy, policy_of
 from abaton.federation.reading import Reading, read_sites
 from abaton.federation.rolls import Roll
 from abaton.federation.signatures import Signing, signing_key
-from abaton.federation.telling import as_told, check_scale, one_seed, sums_told, tellable
+from abaton.federation.telling import (
+    as_told,
+    check_scale,
+    combinations_told,
+    one_seed,
+    sums_told,
+    tellable,
+)
 from abaton.files import replacing
 from abaton.governance.keys import PrivateKey
 from abaton.learning import Model, SitePolicy
 from abaton.learning.policy import ADMITS_ALL
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.federated import Choice
-from abaton.records.features import Column, Scaled, Table, columns, hidden, histogram
+from abaton.records.features import Column, Scaled, Table, columns, hidden
 from abaton.site import Ledger, SiteFile, load_site, not_allowed, open_ledger, smallest_count
 from abaton.study import Study, load_study
 from abaton.vectors import Vector
@@ -184,7 +191,7 @@ class StudyDesk:
             made["floor"] = table.floor
             if reading.anonymity is not None:
                 made["k"] = reading.anonymity.k
-                made["histogram"] = histogram(table, reading.anonymity).row()
+                made["histogram"] = combinations_told(self.ledger, self.study, table, reading.anonymity).row()
         return worded("answer", {}, made)
 
     def _deal(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
@@ -231,7 +238,8 @@ class StudyDesk:
             return table
         own = max(asked.k, self.file.document.rules.k or 0)
         settings: AnonymitySettings = replace(asked, k=max(own, int(body["k"])))
-        return hidden(table, Choice.from_row(body["choice"]), settings)
+        told = combinations_told(self.ledger, self.study, table, settings)
+        return hidden(table, told, Choice.from_row(body["choice"]), settings)
 
     _doing: ClassVar[Mapping[str, Callable[[Any, Folder, str, Mapping[str, Any]], Parcel]]] = {
         "read": _read,

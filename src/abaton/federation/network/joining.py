@@ -407,11 +407,8 @@ def _choice(study: Study, read: Mapping[str, Any]) -> dict[str, Any]:
     try:
         choice = choose([told], asked)
     except Refused:
-        finest = frozenset(
-            tuple(chains[place][0][0] for chains, place in zip(told.chains, cell, strict=True))
-            for cell in told.cells
-        )
-        choice = Choice(told.base, told.base, finest, 0.0, 0, sum(told.counts))
+        finest = frozenset(told.names(cell) for cell in told.cells)
+        choice = Choice(told.base, finest, 0.0, 0, sum(told.counts))
     return {"k": read["k"], "choice": choice.row()}
 
 

@@ -328,6 +328,7 @@ class _Sensitive(_Form):
 class _Histogram(_Form):
     base: list[Number]
     chains: list[list[tuple[list[Line | None], Number]]]
+    listed: list[bool]
     cells: list[list[Number]]
     counts: list[Number]
     people: list[Number]
@@ -364,8 +365,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "body/problem": "why the site cannot take part; empty if it can",
         "body/floor": "the smallest number of people that the site tells",
         "body/k": "among how many people everybody must hide",
-        "body/histogram": "how many people share each combination of quasi-identifiers, from the study's local floor "
-        "on, which is one person if it names none",
+        "body/histogram": "how many people share each combination of quasi-identifiers, in ranges so wide that none is "
+        "of fewer people than the smallest count; of all rarer ones only how many people they hold together",
     },
     "deal": {
         "body/problem": "why the site cannot take part; empty if it can",

@@ -1,9 +1,10 @@
 """Anonymity over several sites: they share counts of names, never records, and k holds over all of them.
 
-Steps: every site counts its records on common levels (:func:`site_histogram`), a coordinator finds the best
-node over the sum (:func:`choose`), every site shows its records on that node (:func:`show`). A class counts a
-site's people only where the site itself has at least the study's local floor of them, so nobody is shown as
-their hospital's only one. All functions are pure; :meth:`Histogram.row` and :meth:`Choice.row` are what travels.
+Steps: every site counts its records on the finest levels that it can afford to tell of (:func:`site_histogram`) and
+tells what may leave (:func:`~abaton.records.anonymity.leaving.leaving`); a coordinator finds the best node over the
+sum, on levels that all have told (:func:`choose`); every site shows its records on that node (:func:`show`). A class
+counts a site's people only where the site itself has at least the floor of them, so nobody is shown as their
+hospital's only one. All functions are pure; :meth:`Histogram.row` and :meth:`Choice.row` are what travels.
 
 Counts cannot tell whether two combinations are of the same person. So a site counts everybody in one combination only,
 and what sums up to k in a class is never more than the people who are in it. The sensitive values are those of people
@@ -63,20 +64,26 @@ class Histogram:
     Attributes:
         base: The finest level shared of every quasi-identifier.
         chains: Per quasi-identifier: the names from the base level up, and how many values they stand for.
+        listed: Per quasi-identifier, whether the study's own document lists its values.
         cells: Per combination: a place in each quasi-identifier's chains.
         counts: Records per combination.
         people: People per combination, everybody in one only.
         sensitive: Per sensitive column, what is told of it.
-        hidden: Records in combinations rarer than the floor: only their number is told.
+        hidden: Records in combinations that are not told: only their number is.
     """
 
     base: Node
     chains: tuple[tuple[tuple[Names, int], ...], ...]
+    listed: tuple[bool, ...]
     cells: tuple[tuple[int, ...], ...]
     counts: tuple[int, ...]
     people: tuple[int, ...]
     sensitive: tuple[Told, ...]
     hidden: int
+
+    def names(self, cell: Sequence[int]) -> Names:
+        """The names of a combination on the base levels."""
+        return tuple(column[place][0][0] for column, place in zip(self.chains, cell, strict=True))
 
     def row(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -90,6 +97,7 @@ class Histogram:
         return cls(
             tuple(row["base"]),
             tuple(tuple((tuple(names), leaves) for names, leaves in column) for column in row["chains"]),
+            tuple(row["listed"]),
             tuple(tuple(cell) for cell in row["cells"]),
             tuple(row["counts"]),
             tuple(row["people"]),
@@ -104,7 +112,6 @@ class Choice:
 
     Attributes:
         node: The level of every quasi-identifier.
-        base: The finest level that was shared.
         classes: The names of every class that may be shown.
         loss: What the union loses.
         suppressed: How many records of the union are left out.
@@ -112,7 +119,6 @@ class Choice:
     """
 
     node: Node
-    base: Node
     classes: frozenset[Names]
     loss: float
     suppressed: int
@@ -127,26 +133,19 @@ class Choice:
     def from_row(cls, row: Mapping[str, Any]) -> Choice:
         """Read what :meth:`row` wrote."""
         classes = frozenset(tuple(names) for names in row["classes"])
-        return cls(
-            tuple(row["node"]), tuple(row["base"]), classes, row["loss"], row["suppressed"], row["records"]
-        )
+        return cls(tuple(row["node"]), classes, row["loss"], row["suppressed"], row["records"])
 
 
-def site_histogram(table: Table, base: Sequence[int] | None = None, *, floor: int = 1) -> Histogram:
-    """Count a site's records and people on the levels it is willing to share.
+def site_histogram(table: Table, base: Sequence[int] | None = None) -> Histogram:
+    """Count a site's records and people on some levels; all that there is, which is more than may leave.
 
     Args:
         table: The site's own table.
-        base: The finest level to share per quasi-identifier; level 0 everywhere if not given.
-        floor: Combinations of fewer people are not told, only how many records they hold together.
+        base: The finest level to count on per quasi-identifier; level 0 everywhere if not given.
     """
     node = tuple(base) if base is not None else (0,) * len(table.ladders)
     key, classes = table.classes(node)
-    shared = table.people.per_class(key, classes) >= floor
-    told = np.flatnonzero(shared)
-    place = np.full(classes, -1)
-    place[told] = np.arange(len(told))
-    first = np.unique(key, return_index=True)[1][told]
+    first = np.unique(key, return_index=True)[1]
     chains, columns = [], []
     for made, codes, level in zip(table.ladders, table.codes, node, strict=True):
         step = made.steps[level]
@@ -154,25 +153,25 @@ def site_histogram(table: Table, base: Sequence[int] | None = None, *, floor: in
         names = [
             tuple(made.labels[up][made.steps[up][i]] for up in range(level, made.height + 1)) for i in leaf
         ]
-        chains.append(tuple(zip(names, made.leaves[level].tolist(), strict=True)))
+        leaves = made.leaves[level].tolist() if made.covers is None else [made.covers[level]] * len(names)
+        chains.append(tuple(zip(names, leaves, strict=True)))
         columns.append(step[codes[first]].tolist())
-    counts = sizes(key, table.counts)[told]
-    people = sizes(key, table.people.at_home(shared[key]))[told]
-    sensitive = tuple(_told(column, place[key], len(told)) for column in table.sensitive)
-    hidden = table.records - int(counts.sum())
     return Histogram(
         node,
         tuple(chains),
+        tuple(made.covers is None for made in table.ladders),
         tuple(zip(*columns, strict=True)),
-        _plain(counts),
-        _plain(people),
-        sensitive,
-        hidden,
+        _plain(sizes(key, table.counts)),
+        _plain(sizes(key, table.people.at_home(np.ones(len(key), bool)))),
+        tuple(_told(column, key, classes) for column in table.sensitive),
+        table.hidden,
     )
 
 
 def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table:
     """Put the histograms of all sites into one table that remembers which site each count is from.
+
+    Its finest levels are those that every site has told of.
 
     Raises:
         SettingsError: The sites do not share the same levels or hierarchies.
@@ -180,10 +179,8 @@ def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table
     """
     if not histograms:
         raise SettingsError("no site has shared a histogram", remedy="ask at least one site")
-    if len({(h.base, len(h.chains), len(h.sensitive)) for h in histograms}) > 1:
-        raise SettingsError(
-            "the sites counted on different levels", remedy="give all sites the same study and base"
-        )
+    if len({_shape(h) for h in histograms if h.cells}) > 1:
+        raise SettingsError("the sites counted on different levels", remedy="give all sites the same study")
     if not all(_adds_up(h) for h in histograms):
         raise SettingsError(
             "a site's histogram does not add up", remedy="let all sites run the same version of the software"
@@ -192,17 +189,21 @@ def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table
         raise Refused(
             "every site keeps all its records to itself",
             where="privacy.anonymity",
-            remedy="share coarser levels or lower the floor",
+            remedy="add coarser levels to the study's hierarchies",
         )
+    base = common_base(histograms)
     ladders = tuple(
-        _common(quasi.column, [histogram.chains[i] for histogram in histograms])
+        _common(quasi.column, [_lifted(h.chains[i], base[i] - h.base[i]) for h in histograms if h.cells])
         for i, quasi in enumerate(settings.quasi_identifiers)
     )
     codes = []
     for i, made in enumerate(ladders):
         place = {label: code for code, label in enumerate(made.labels[0])}
         codes.append(
-            np.array([place[h.chains[i][cell[i]][0][0]] for h in histograms for cell in h.cells], np.int32)
+            np.array(
+                [place[h.chains[i][cell[i]][0][base[i] - h.base[i]]] for h in histograms for cell in h.cells],
+                np.int32,
+            )
         )
     counts, people = (
         np.array([number for row in rows for number in row], np.int64)
@@ -210,18 +211,42 @@ def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table
     )
     sites = np.repeat(np.arange(len(histograms)), [len(h.counts) for h in histograms])
     starts = np.cumsum([0, *(len(h.counts) for h in histograms)])
+    hidden = sum(h.hidden for h in histograms)
+    everybody = int(people.sum()) + hidden
     sensitive = tuple(
-        _sensitive(asked, [h.sensitive[i] for h in histograms], starts)
+        _sensitive(asked, [h.sensitive[i] for h in histograms], starts, everybody)
         for i, asked in enumerate(settings.sensitive)
     )
-    hidden = sum(h.hidden for h in histograms)
     return Table(ladders, tuple(codes), counts, People(people), sensitive, sites, hidden)
+
+
+def common_base(histograms: Sequence[Histogram]) -> Node:
+    """The finest levels that all sites have told of; who tells of nobody has no say."""
+    return tuple(max(levels) for levels in zip(*(h.base for h in histograms if h.cells), strict=True))
+
+
+def _shape(told: Histogram) -> tuple[Any, ...]:
+    """What must be the same at all sites: how many columns, and how many levels each has."""
+    levels = [
+        {low + len(names) for names, _ in column} for low, column in zip(told.base, told.chains, strict=False)
+    ]
+    return len(told.base), len(told.chains), len(told.sensitive), *map(frozenset, levels)
+
+
+def _lifted(chains: Sequence[tuple[Names, int]], by: int) -> tuple[tuple[Names, int], ...]:
+    """A column's names some levels higher, each with the values of all that it stands for there."""
+    found: dict[Names, int] = {}
+    for names, leaves in chains:
+        found[names[by:]] = found.get(names[by:], 0) + leaves
+    return tuple(found.items())
 
 
 def _adds_up(told: Histogram) -> bool:
     """Whether every combination has its counts, no more people than records, and every place is one."""
     cells = len(told.cells)
-    if not len(told.counts) == len(told.people) == cells:
+    if not len(told.counts) == len(told.people) == cells or len(told.base) != len(told.chains):
+        return False
+    if not all(names for column in told.chains for names, _ in column):
         return False
     widths = [len(column) for column in told.chains]
     return (
@@ -253,32 +278,42 @@ def choose(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Choi
         np.array(made.labels[level], object)[made.steps[level][codes[found.kept]]]
         for made, codes, level in zip(union.ladders, union.codes, found.node, strict=True)
     ]
-    base = histograms[0].base
+    base = common_base(histograms)
     node = tuple(low + level for low, level in zip(base, found.node, strict=True))
     classes = frozenset(zip(*(column.tolist() for column in columns), strict=True))
-    return Choice(node, base, classes, found.loss, found.suppressed, union.records)
+    return Choice(node, classes, found.loss, found.suppressed, union.records)
 
 
-def show(table: Table, choice: Choice, settings: AnonymitySettings, *, floor: int = 1) -> Release:
-    """What one site may show: its records in the chosen classes, where it has enough of them itself.
+def show(table: Table, told: Histogram, choice: Choice, floor: int = 1) -> Release:
+    """What one site may show: its records in the chosen classes, where it has enough people itself.
 
     Args:
         table: The site's own table.
+        told: What the site has told; what was not told then is not shown now.
         choice: What the coordinator found.
-        settings: The study's, for the local floor.
-        floor: The one given to :func:`site_histogram`; what was not told then is not shown now.
+        floor: The smallest number of its people that a class may hold, as they are now.
+
+    Raises:
+        Refused: The ranges are finer than what the site has told, so nobody can know who hides in them.
     """
-    base_key, bases = table.classes(choice.base)
-    told = table.people.per_class(base_key, bases)[base_key] >= floor
-    shown = recoded_as(table, choice.node, told)
-    columns = [np.array(names, object)[place] for names, place in zip(shown.names, shown.places, strict=True)]
-    allowed = np.array(
-        [names in choice.classes for names in zip(*(c.tolist() for c in columns), strict=True)]
-    )
+    if any(level < low for level, low in zip(choice.node, told.base, strict=True)):
+        raise Refused("the ranges are finer than what the site has told")
+    known = {told.names(cell) for cell in told.cells}
+    mask = np.array([names in known for names in _names_on(table, told.base)], bool)
+    shown = recoded_as(table, choice.node, mask)
+    mask &= np.array([names in choice.classes for names in _names_on(table, choice.node)], bool)
     # Counted as the coordinator counts: otherwise a class could show people it was not checked with.
-    if settings.local_floor > 1:
-        allowed &= sizes(shown.key, table.people.at_home(told))[shown.key] >= settings.local_floor
-    return recoded_as(table, choice.node, told & allowed)
+    home = np.where(mask, table.people.at_home(np.ones(len(mask), bool)), 0)
+    return recoded_as(table, choice.node, mask & (sizes(shown.key, home)[shown.key] >= floor))
+
+
+def _names_on(table: Table, node: Node) -> list[Names]:
+    """The names of every combination on some levels."""
+    columns = [
+        np.array(made.labels[level], object)[made.steps[level][codes]].tolist()
+        for made, codes, level in zip(table.ladders, table.codes, node, strict=True)
+    ]
+    return list(zip(*columns, strict=True))
 
 
 def _told(column: SensitiveCounts, place: Any, cells: int) -> Told:
@@ -330,7 +365,7 @@ def _common(column: str, shared: Sequence[tuple[tuple[Names, int], ...]]) -> Lad
     return ladder_of(column, ordered, [weights[names[0]] for names in ordered])
 
 
-def _sensitive(asked: Sensitive, shared: Sequence[Told], starts: Any) -> SensitiveCounts:
+def _sensitive(asked: Sensitive, shared: Sequence[Told], starts: Any, everybody: int) -> SensitiveCounts:
     values = ordered_values(list({value for told in shared for value in told.values}), asked)
     place = {value: i for i, value in enumerate(values)}
     triples = [
@@ -352,4 +387,5 @@ def _sensitive(asked: Sensitive, shared: Sequence[Told], starts: Any) -> Sensiti
         counts,
         unsure=unsure if unsure.any() else None,
         whole=whole,
+        untold=max(0.0, 1 - int(whole.sum()) / everybody),
     )

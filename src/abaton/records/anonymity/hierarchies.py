@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.records.anonymity.generalisations import STAR, levels_of, rows_of
-from abaton.records.anonymity.settings import BandHierarchy, BinHierarchy, HierarchySpec, QuasiIdentifier
+from abaton.records.anonymity.settings import (
+    BandHierarchy,
+    BinHierarchy,
+    FileHierarchy,
+    HierarchySpec,
+    QuasiIdentifier,
+    TableHierarchy,
+)
 
 Label = str | None
 """A name on some level; ``None`` is "not known"."""
@@ -36,6 +43,8 @@ class Ladder:
         steps: ``steps[level][leaf]`` is the code on that level of a value.
         leaves: ``leaves[level][code]`` is how many values of the domain a code covers.
         numeric: Whether values are numbers, so that 7, 7.0 and 7.00 are one.
+        covers: Per level, about how many values a name stands for, told without looking at any; none where the study's
+            document lists the values itself.
     """
 
     column: str
@@ -43,6 +52,7 @@ class Ladder:
     steps: tuple[NDArray[np.int32], ...]
     leaves: tuple[NDArray[np.int64], ...]
     numeric: bool = False
+    covers: tuple[int, ...] | None = None
 
     @property
     def height(self) -> int:
@@ -95,7 +105,16 @@ def ladder(
     if not numeric:
         _check_present(chains, present, where)
     ordered = sorted(chains.values(), key=_by_number if numeric else by_name)
-    return replace(ladder_of(quasi.column, ordered, [1] * len(ordered)), numeric=numeric)
+    made = ladder_of(quasi.column, ordered, [1] * len(ordered))
+    return replace(made, numeric=numeric, covers=_covers(quasi.hierarchy, made.height))
+
+
+def _covers(spec: HierarchySpec, height: int) -> tuple[int, ...] | None:
+    """How many values the names of each level stand for: the width of a range, or twice as many as a level below."""
+    if isinstance(spec, FileHierarchy | TableHierarchy):
+        return None
+    widths = [1.0, *(spec.bins if isinstance(spec, BinHierarchy) else ())]
+    return tuple(max(2**level, int(widths[min(level, len(widths) - 1)])) for level in range(height + 1))
 
 
 def aliases(made: Ladder, values: Iterable[Label]) -> dict[Label, int]:

@@ -153,6 +153,11 @@ def optimum(table: Table, settings: AnonymitySettings) -> Recoding:
     return search.result()
 
 
+def way_up(table: Table, settings: AnonymitySettings, node: Node) -> list[Node]:
+    """From a node to the top, each step the one that adds the least loss."""
+    return _Search(table, settings).way_up(node)
+
+
 class _Search:
     """One best-first walk over the lattice; see the module's invariants."""
 
@@ -164,7 +169,7 @@ class _Search:
                 where="privacy.anonymity",
                 remedy="use fewer levels or quasi-identifiers, or method = 'mondrian'",
             )
-        self.table, self.k, self.floor = table, settings.k, settings.local_floor
+        self.table, self.k, self.floor = table, settings.k, settings.local_floor or 1
         self.limit = math.floor(settings.suppression_limit * table.records)
         self.losses, self.grouping = Losses(table, settings.weights), Grouping(table)
         self.bounds = self.losses.bounds().reshape(self.shape)

@@ -188,7 +188,8 @@ def safe_classes(sensitive: SensitiveCounts, key: NDArray[np.intp], classes: int
         reached = diversity_of(counts, asked)
         safe &= reached < asked.c - _SLACK if asked.kind == "recursive" else reached >= asked.l - _SLACK
     if (close := sensitive.asked.closeness) is not None:
-        safe &= closeness_of(counts, close) <= close.t + _SLACK
+        # Nor can people of whom no value is told move the whole table any further than theirs.
+        safe &= closeness_of(counts, close) + sensitive.untold <= close.t + _SLACK
     return safe
 
 

@@ -173,7 +173,8 @@ class AnonymitySettings:
         k: Every released record shares its quasi-identifiers with records of at least k - 1 other people.
         sensitive: Columns with diversity or closeness asked of every class.
         suppression_limit: The largest share of records that may be left out.
-        local_floor: The smallest number of people a single site may contribute to a class; 1 asks for nothing.
+        local_floor: The smallest number of people a single site may contribute to a class; the smallest count that the
+            site tells if that is more, or if none is given.
         method: ``recode`` (same ranges for everybody, the best there is), ``mondrian`` (finer, ranges
             differ from record to record) or ``measure`` (change nothing, only tell).
         keep: Further columns that stay in the released table; all others are left out.
@@ -188,7 +189,7 @@ class AnonymitySettings:
     k: Whole = 5
     sensitive: tuple[Sensitive, ...] = ()
     suppression_limit: Number = 0.05
-    local_floor: Whole = 1
+    local_floor: Whole | None = None
     method: Method = "recode"
     keep: tuple[Name, ...] = ()
     missing: tuple[str, ...] = ()
@@ -201,7 +202,10 @@ class AnonymitySettings:
         """Refuse settings that contradict themselves, before anything is read."""
         _require(self.quasi_identifiers, "no quasi-identifier is named", "quasi_identifiers")
         _require(self.k >= 1, "k must be at least 1", "k")
-        _require(1 <= self.local_floor <= self.k, "the local floor must lie between 1 and k", "local_floor")
+        floor = self.local_floor
+        _require(
+            floor is None or 1 <= floor <= self.k, "the local floor must lie between 1 and k", "local_floor"
+        )
         _require(0 <= self.suppression_limit <= 1, "a share lies between 0 and 1", "suppression_limit")
         self._check_columns()
         _require(

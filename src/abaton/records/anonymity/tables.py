@@ -40,6 +40,7 @@ class SensitiveCounts:
         several: The people who have more, listed.
         unsure: Per combination, the people of whom nothing but their number is told (by other sites).
         whole: How many people of the whole table stand for each value, where that is not the sum of the counts.
+        untold: The share of the whole table's people of whom no value is told.
     """
 
     asked: Sensitive
@@ -50,6 +51,7 @@ class SensitiveCounts:
     several: Several | None = None
     unsure: Counts | None = None
     whole: Counts | None = None
+    untold: float = 0.0
 
     @property
     def overall(self) -> NDArray[np.float64]:

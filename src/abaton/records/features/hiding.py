@@ -1,16 +1,17 @@
 """Anonymity enforced on tables of features: every person hides among k over all sites, before anything is learned.
 
 Sites tell how many of their subjects have each combination of quasi-identifiers (the study's ``[privacy.anonymity]``,
-whose columns are inputs or the label); :func:`~abaton.records.anonymity.federated.choose` finds the ranges that lose
-least over all of them; every site shows its table in these ranges. A number becomes the middle of its range, and what
+whose columns are inputs or the label), on the finest levels on which nobody stands out at the site alone;
+:func:`~abaton.records.anonymity.federated.choose` finds the ranges that lose least over all of them; every site shows
+its table in these ranges. A number becomes the middle of its range, and what
 lies in a range without an end its edge; what is not told at all is missing; who does not hide among k is left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -21,6 +22,8 @@ from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.encoding import encode
 from abaton.records.anonymity.federated import Choice, Histogram, show, site_histogram
 from abaton.records.anonymity.files import recoded_frame
+from abaton.records.anonymity.lattice import Node
+from abaton.records.anonymity.leaving import Steady, affordable, leaving
 from abaton.records.anonymity.releases import Release, recoded_as
 from abaton.records.anonymity.tables import Table as Combinations
 from abaton.records.features.tables import Table, groups
@@ -33,17 +36,53 @@ _HALF_OPEN = re.compile(r"\[(\S+), (\S+)\)")
 _OPEN = re.compile(r"(?:<|>=)(\S+)")
 
 
-def histogram(table: Table, settings: AnonymitySettings) -> Histogram:
-    """What a site tells: how many of its subjects have each combination, where it has at least the local floor."""
-    return site_histogram(encode(_frame(table, settings), _by_subject(settings)), floor=settings.local_floor)
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a site has told of combinations before, and how numbers are told after it.
+
+    Attributes:
+        base: Gives the levels to tell on, given those that the site would choose now.
+        steady: Gives numbers of people as they may be told, given those that there are.
+    """
+
+    base: Callable[[Node], Node]
+    steady: Steady
 
 
-def hidden(table: Table, choice: Choice, settings: AnonymitySettings) -> Table:
-    """A site's table in the ranges that were chosen for all sites; who does not hide in them is left out."""
+def histogram(table: Table, settings: AnonymitySettings, memory: Memory | None = None) -> Histogram:
+    """What a site tells: how many of its subjects have each combination, nothing of fewer than its smallest count.
+
+    Args:
+        table: The site's rows, with its smallest count.
+        settings: The study's.
+        memory: What was told before; nothing if not given.
+    """
+    counted, floor = encode(_frame(table, settings), _by_subject(settings)), _floor(table, settings)
+    base = affordable(counted, settings, floor)
+    if memory is None:
+        return leaving(site_histogram(counted, base), floor)
+    return leaving(site_histogram(counted, memory.base(base)), floor, memory.steady)
+
+
+def hidden(table: Table, told: Histogram, choice: Choice, settings: AnonymitySettings) -> Table:
+    """A site's table in the ranges that were chosen for all sites; who does not hide in them is left out.
+
+    Args:
+        table: The site's rows.
+        told: What the site has told of them.
+        choice: What was chosen.
+        settings: The study's.
+
+    Raises:
+        Refused: The ranges are finer than what the site has told.
+    """
     frame = _frame(table, settings)
     counted = encode(frame, _by_subject(settings))
-    shown = show(counted, choice, settings, floor=settings.local_floor)
-    return _renamed(table, frame, counted, shown, settings)
+    return _renamed(table, frame, counted, show(counted, told, choice, _floor(table, settings)), settings)
+
+
+def _floor(table: Table, settings: AnonymitySettings) -> int:
+    return max(table.floor, settings.local_floor or 1)
 
 
 def in_ranges(table: Table, node: Sequence[int], settings: AnonymitySettings) -> Table:
