@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from tests.typed import abaton
 
 from abaton.federation.network.messages import FIELDS
 from abaton.federation.policy_words import explained, in_words
 from abaton.federation.signatures import signing_key
 from abaton.site import load_site
-from abaton.study import load_study
 
 
 def said(file, study) -> dict[str, str]:
@@ -33,18 +30,12 @@ def test_what_leaves_to_whom_how_often_and_who_decides_is_said(four):
     assert "cannot be taken back" in rules["withdrawal"]
 
 
-def test_a_policy_says_that_combinations_of_one_person_are_told(four):
-    """It is the one count below the smallest that leaves: a study that names a floor changes the words."""
-    file, study = load_site(four.sites[0]), four.study
-    rules = said(file, study)
-    assert "age, sex, also if it is one person alone" in rules["hiding"]
-    assert "but for the combinations above" in rules["smallest count"]
-    document = four.sites[0].parent.parent / "study.toml"
-    document.write_text(re.sub(r"local_floor = 1", "local_floor = 5", document.read_text()))
-    rules = said(file, load_study(document))
-    assert "age, sex, from 5 people on" in rules["hiding"]
-    assert "but for" not in rules["smallest count"]
-    assert "one person" in FIELDS["read"]["body/histogram"]
+def test_a_policy_says_what_is_told_of_combinations_and_makes_no_exception(four):
+    rules = said(load_site(four.sites[0]), four.study)
+    assert "combination of age, sex, in ranges so wide" in rules["hiding"]
+    assert "fewer than the smallest count" in rules["hiding"]
+    assert "No count that leaves the site tells of fewer people" in rules["smallest count"]
+    assert "fewer people than the smallest count" in FIELDS["read"]["body/histogram"]
 
 
 def test_without_a_registry_nobody_is_said_to_be_asked(four):

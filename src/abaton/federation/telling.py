@@ -60,7 +60,8 @@ def combinations_told(ledger: Ledger, study: Study, table: Table, settings: Anon
     ranges = hashlib.blake2b(repr(settings.quasi_identifiers).encode(), digest_size=8).hexdigest()
     what = f"combinations/{study.study.id}/{ranges}"
     memory = Memory(
-        lambda base: tuple(ledger.as_told(what, list(base))), lambda numbers: ledger.steady_all(what, numbers)
+        lambda base: tuple(ledger.as_told(what, list(base))),
+        lambda kind, numbers: ledger.steady_all(f"{what}/{kind}", numbers),
     )
     return histogram(table, settings, memory)
 

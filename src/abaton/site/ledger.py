@@ -85,17 +85,24 @@ class Ledger:
         self._numbers[what] = int(before)
         return int(before)
 
-    def steady_all(self, what: str, numbers: Mapping[Name, int]) -> dict[Name, int]:
-        """Numbers of people by name as they may be told; names are kept as tags: some may be of one person alone."""
-        tags = {name: f"{what}/{self._tag(repr(name))}" for name in numbers}
-        made = {}
+    def steady_all(self, what: str, numbers: Mapping[Name, int]) -> tuple[dict[Name, int], int]:
+        """Numbers of people by name as they may be told, and the sum of those whose name nobody has any more.
+
+        Each is as it was the first time, until it has changed by the smallest count; a name that came later had nobody
+        then. Names are kept as tags: some may be of one person alone.
+        """
+        tags = {f"{what}/{self._tag(repr(name))}": number for name, number in numbers.items()}
         with self._opened() as row:
-            for name, number in numbers.items():
-                before = row["numbers"].get(tags[name])
-                if before is None or abs(before - number) >= self.floor:
-                    before = row["numbers"][tags[name]] = number
-                made[name] = int(before)
-        return made
+            kept = row["numbers"]
+            first = what not in kept
+            kept[what] = 0  # so that a later time knows that there was one
+            gone = [each for each in kept if each.startswith(f"{what}/") and each not in tags]
+            for tag, number in (*tags.items(), *((each, 0) for each in gone)):
+                before = kept.setdefault(tag, number if first else 0)
+                if abs(before - number) >= self.floor:
+                    kept[tag] = number
+            made = {name: int(kept[tag]) for name, tag in zip(numbers, tags, strict=True)}
+            return made, sum(int(kept[each]) for each in gone)
 
     def as_told(self, what: str, value: Any) -> Any:
         """Plain values as they were told the first time; noted if they never were."""

@@ -22,7 +22,8 @@ from abaton.records.anonymity.tables import Table
 Key = TypeVar("Key", bound=Hashable)
 Chains = tuple[tuple[tuple[Names, int], ...], ...]
 Numbers = Mapping[Names, int]
-Steady = Callable[[Numbers], Numbers]
+Steady = Callable[[str, Numbers], tuple[Numbers, int]]
+"""Of a kind of numbers of people: each as it may be told, and the sum of those that were told of and are no more."""
 
 
 def affordable(table: Table, settings: AnonymitySettings, floor: int) -> Node:
@@ -70,10 +71,11 @@ def leaving(full: Histogram, floor: int, steady: Steady | None = None) -> Histog
         steady: Numbers of people as they may be told, given what was told before; as they are if not given.
     """
     names = [full.names(cell) for cell in full.cells]
-    numbers = dict(zip(names, full.people, strict=True))
+    numbers: Numbers = dict(zip(names, full.people, strict=True))
+    gone = 0
     if steady is not None:
-        numbers = dict(steady(numbers))
-    everybody = sum(numbers.values())
+        numbers, gone = steady("people", numbers)
+    everybody = sum(numbers.values()) + gone
     told = _tellable(numbers, everybody, floor)
     places = [place for place, each in enumerate(names) if each in told]
     people = tuple(numbers[names[place]] for place in places)
@@ -125,16 +127,11 @@ class _Column:
 
 def _named(told: Told, names: Sequence[Names], column: int, steady: Steady | None) -> _Column:
     """What a site has of a sensitive column, as it may be told given what was told before."""
-    mark = f"sensitive {column}"
-    having: Numbers = {(mark, told.values[value], *names[cell]): count for cell, value, count in told.triples}
-    whole: Numbers = {(mark, value): count for value, count in zip(told.values, told.whole, strict=True)}
+    having: Numbers = {(told.values[value], *names[cell]): count for cell, value, count in told.triples}
+    whole: Numbers = {(value,): count for value, count in zip(told.values, told.whole, strict=True)}
     if steady is not None:
-        having, whole = steady(having), steady(whole)
-    return _Column(
-        told.values,
-        {name[1:]: count for name, count in having.items()},
-        {name[1:]: count for name, count in whole.items()},
-    )
+        having, whole = steady(f"having {column}", having)[0], steady(f"whole {column}", whole)[0]
+    return _Column(told.values, having, whole)
 
 
 def _values(column: _Column, parts: Sequence[tuple[Names, int]], everybody: int, floor: int) -> Told:
