@@ -27,7 +27,7 @@ from abaton.federation import COMMUNITY, POOLED, Reading, StudyOptions, read_sit
 from abaton.lab.compare import interval
 from abaton.site import load_site
 from abaton.store import Store
-from abaton.study import Study
+from abaton.study import Study, load_study, write_toml
 
 DATA = Path(os.environ.get("ABATON_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "heart"
@@ -63,9 +63,14 @@ def _write(folder: Path) -> None:
     (folder / "study.key").write_bytes(secrets.token_bytes(32))
 
 
+def _document() -> dict[str, Any]:
+    """The example's study in the long form."""
+    return tomllib.loads(write_toml(load_study(EXAMPLE / "study.toml")))
+
+
 def _study(policy: str = CHOSEN, **parts: Any) -> Study:
     """The example's study with a policy, the same time for all, and other parts of the document."""
-    document = tomllib.loads((EXAMPLE / "study.toml").read_text(encoding="utf-8"))
+    document = _document()
     training = dict(document["learning"]["training"])
     if policy == "FedAsync":
         training["proximal"] = 0.005
@@ -132,7 +137,7 @@ def _bytes(runs: Sequence[Result]) -> list[Measure]:
 
 def _privacy(folder: Path, store: Store) -> list[Measure]:
     """AUROC of the federated and the pooled model by how much is hidden."""
-    document = tomllib.loads((EXAMPLE / "study.toml").read_text(encoding="utf-8"))
+    document = _document()
     features, deidentification = document["features"], document["deidentification"]
     kept = [{"path": f"nodesByType('{kind}')", "method": "keep"} for kind in ("date", "dateTime", "Quantity")]
     banded = [

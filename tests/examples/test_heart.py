@@ -182,9 +182,11 @@ def test_records_are_valid_fhir_and_hold_no_name(records):
 def anonymous(study, made):
     """Every hospital's table with k enforced over all of them."""
     asked = study.privacy.anonymity
-    choice = choose([histogram(each.table, asked) for each in made.values()], asked)
+    told = {name: histogram(each.table, asked) for name, each in made.items()}
+    choice = choose(list(told.values()), asked)
     return {
-        name: replace(each, table=hidden(each.table, choice, asked)) for name, each in made.items()
+        name: replace(each, table=hidden(each.table, told[name], choice, asked))
+        for name, each in made.items()
     }, choice
 
 

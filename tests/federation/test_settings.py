@@ -175,7 +175,12 @@ def test_a_privacy_budget_holds_over_a_network(hospitals, tmp_path):
         assert store.models(row.run)[-1].metrics["epsilon"] <= 20
 
 
-PERSONAL = {"network": "mlp(4)", "personal": {"layers": ["2"]}, "rounds": 4}
+PERSONAL = {
+    "network": "mlp(4)",
+    "personal": {"layers": ["2"]},
+    "rounds": 4,
+    "training": {"epochs": 10, "batch_size": 16, "learning_rate": 0.1},
+}
 
 
 def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, tmp_path, monkeypatch):
@@ -189,7 +194,7 @@ def test_personal_layers_stay_and_each_site_judges_with_its_own(run, hospitals, 
         there = over_a_network(hospitals, store, tmp_path, **PERSONAL)
     assert there.result["digest"] == here.result["digest"]
     assert there.result["evaluation"] == here.result["evaluation"]
-    fresh = run(**PERSONAL, training={"epochs": 1, "learning_rate": 1e-12})
+    fresh = run(**PERSONAL | {"training": {"epochs": 1, "learning_rate": 1e-12}})
     assert here.metrics["auroc"] > fresh.metrics["auroc"], "a site's own layers have learned something"
     with pytest.raises(SettingsError, match="personal layers, which are at the sites"):
         here.predict(np.zeros((1, len(here.row.recipe["use"]["columns"]))))

@@ -220,8 +220,10 @@ def strictest(asked: Iterable[AnonymitySettings | None]) -> AnonymitySettings | 
     return max((each for each in asked if each is not None), key=lambda each: each.k, default=None)
 
 
-def told_of(choice: Choice, asked: AnonymitySettings, floor: int) -> dict[str, Any]:
-    """What there is to tell of how people hide, with small numbers masked."""
+def told_of(
+    choice: Choice, asked: AnonymitySettings, floor: int, told: Mapping[str, Histogram]
+) -> dict[str, Any]:
+    """What there is to tell of how people hide, with small numbers masked, and on which levels each site could tell."""
     few = 0 < choice.suppressed < floor
     return {
         "k": asked.k,
@@ -230,6 +232,7 @@ def told_of(choice: Choice, asked: AnonymitySettings, floor: int) -> dict[str, A
         "records": choice.records,
         "left_out": f"<{floor}" if few else str(choice.suppressed),
         "loss": choice.loss,
+        "finest": {name: list(each.base) for name, each in told.items()},
     }
 
 
@@ -315,7 +318,7 @@ def _hide(
     choice = kept or choose(list(told.values()), asked)
     shown = {name: hidden(table, told[name], choice, asked) for name, table in tables.items()}
     made = [replace(each, table=shown.get(each.name)) for each in readings]
-    return made, told_of(choice, asked, min(table.floor for table in shown.values())), choice
+    return made, told_of(choice, asked, min(table.floor for table in shown.values()), told), choice
 
 
 def _combinations(reading: Reading, asked: AnonymitySettings) -> Histogram:

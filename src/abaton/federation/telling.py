@@ -6,7 +6,10 @@ What cannot be told anew because too few people have changed is told as it was b
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from abaton.errors import Refused
@@ -14,10 +17,12 @@ from abaton.federation.members import Dealt, Member, Sums, sums
 from abaton.federation.prepared import Scale
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.federated import Histogram
+from abaton.records.anonymity.lattice import Node
 from abaton.records.features import Memory, Moments, Statistics, Table, histogram
 from abaton.site import Ledger
 from abaton.study import Learning, Study
 
+_LOG = logging.getLogger(__name__)
 _FAR = 10.0  # deviations, and parts of one, by which what all scale by may differ from the site's own
 
 
@@ -57,13 +62,26 @@ def combinations_told(ledger: Ledger, study: Study, table: Table, settings: Anon
     Numbers change when at least the smallest count of people have, whatever else a study's next version changes.
     Those of rare combinations are remembered, too, so that none appears because one person has come.
     """
-    ranges = hashlib.blake2b(repr(settings.quasi_identifiers).encode(), digest_size=8).hexdigest()
-    what = f"combinations/{study.study.id}/{ranges}"
-    memory = Memory(
-        lambda base: tuple(ledger.as_told(what, list(base))),
-        lambda kind, numbers: ledger.steady_all(f"{what}/{kind}", numbers),
+    ranges = json.dumps([asdict(quasi) for quasi in settings.quasi_identifiers], sort_keys=True)
+    digest = hashlib.blake2b(ranges.encode(), digest_size=8).hexdigest()
+    what = f"combinations/{study.study.id}/{digest}"
+
+    def on_levels(base: Node) -> Node:
+        before = tuple(ledger.as_told(what, list(base)))
+        if before != base:
+            _LOG.warning(
+                "combinations are told on levels %s as the first time, not on %s: what differs could be subtracted; a "
+                "study with another id begins anew",
+                list(before),
+                list(base),
+            )
+        return before
+
+    return histogram(
+        table,
+        settings,
+        Memory(on_levels, lambda kind, numbers: ledger.steady_all(f"{what}/{kind}", numbers)),
     )
-    return histogram(table, settings, memory)
 
 
 def one_seed(ledger: Ledger, study: Study, seed: int) -> int:

@@ -136,6 +136,8 @@ def told(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {told(each)}" for name, each in value.items())
     return value if isinstance(value, Markup) else str(value)
 
 

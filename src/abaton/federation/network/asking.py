@@ -42,7 +42,7 @@ from abaton.federation.network.plausible import check_explained, check_gain, che
 from abaton.federation.prepared import Scale
 from abaton.federation.telling import check_scale
 from abaton.records.anonymity import AnonymitySettings
-from abaton.records.anonymity.federated import Choice, choose, merge
+from abaton.records.anonymity.federated import Choice, Histogram, choose, merge
 from abaton.records.features import columns
 from abaton.study import Study
 from abaton.vectors import Vector
@@ -117,7 +117,8 @@ class Preparation:
         scale = self._scale(dealt)
         made = self._ask("scale", list(dealt), {**body, "scale": scale.row()}, self._member)
         self._check(made)
-        return self._ready(made, told, scale, hidden)
+        shared = {name: able[name]["histogram"] for name in sorted(able)} if hidden is not None else {}
+        return self._ready(made, told, scale, hidden, shared)
 
     def _ready(
         self,
@@ -125,9 +126,10 @@ class Preparation:
         told: Mapping[str, Any],
         scale: Scale,
         hidden: tuple[Choice, AnonymitySettings] | None,
+        shared: Mapping[str, Histogram],
     ) -> Ready:
         floors = {name: each["floor"] for name, each in made.items()}
-        anonymity = None if hidden is None else told_of(*hidden, min(floors.values()))
+        anonymity = None if hidden is None else told_of(*hidden, min(floors.values()), shared)
         return Ready(
             {name: each["table"] for name, each in made.items()},
             {name: each["cohort"] for name, each in made.items()},
