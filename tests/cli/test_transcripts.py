@@ -204,7 +204,7 @@ def test_a_study_is_run(hospitals):
 
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_that_works(tmp_path):
-    demonstration(tmp_path / "all", 3, 0.25, rounds=400)
+    demonstration(tmp_path / "all", 3, 0.25, rounds=160)
     desk = Desk(tmp_path)
 
     def under_way() -> bool:
