@@ -140,6 +140,11 @@ def other_names(body: dict[str, Any]) -> None:
             names[1:-1] = [f"{name}!" for name in names[1:-1]]
 
 
+def nameless(body: dict[str, Any]) -> None:
+    for names, _ in body["histogram"]["chains"][0]:
+        names.clear()
+
+
 def ghosts(body: dict[str, Any]) -> None:
     body["histogram"]["counts"] = [2**62 for _ in body["histogram"]["counts"]]
 
@@ -168,6 +173,10 @@ PREPARING: dict[str, tuple[str, Lie]] = {
         "read",
         lambda body: body["histogram"].update(base=[1 for _ in body["histogram"]["base"]]),
     ),
+    "a level that no column has": ("read", lambda body: body["histogram"].update(base=[10**6, 0])),
+    "a level too few": ("read", lambda body: body["histogram"].update(base=[1])),
+    "nobody": ("read", lambda body: body["histogram"].update(cells=[], counts=[], people=[])),
+    "ages without a name": ("read", nameless),
     "a count of the cohort that no machine holds": (
         "read",
         lambda body: body["told"]["records"].update(Patient=HUGE),

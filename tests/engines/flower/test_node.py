@@ -148,7 +148,9 @@ def test_after_a_restart_what_was_written_down_goes_on_and_an_answer_is_not_made
         "with the same head, so the same name"
     )
     assert [parcel for _, parcel, _ in site.asked] == [EVALUATE]
-    until(lambda: len(site.fleet.heard) >= 2)  # another thread: answers may be pushed before the node is let in
+    until(
+        lambda: len(site.fleet.heard) >= 2
+    )  # another thread: answers may be pushed before the node is let in
     assert site.fleet.heard[:2] == ["deactivate 99", "activate"], "and so it is let in at once"
 
 

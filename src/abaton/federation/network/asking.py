@@ -182,6 +182,8 @@ class Preparation:
         if asked is not None and not made["problem"]:
             made["k"] = max(asked.k, whole(body["k"]))
             made["histogram"] = histogram_told(body["histogram"])
+            if not made["histogram"].cells:
+                raise _Unable("it has no combination of enough people to tell of")
             merge([made["histogram"]], replace(asked, k=made["k"]))  # a spoilt one spoils nobody else's
         return made
 
