@@ -324,9 +324,16 @@ def test_inputs_without_an_outcome_and_the_other_way_round():
     text = with_inputs('drug = { atc = "C03*" }')
     assert (
         "inputs: it is not said what is learned; add [outcome]"
-        in problems(text.replace("[outcome]", "[outcom.x]"))[0]
+        in problems(text.replace("[outcome]", "[nothing.x]"))[0]
     )
     assert "it is not said from what" in problems(text.replace("[inputs]\ndrug = ", "[inputs]\n#"))[0]
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("[inputs]", "[input]"), ("outcome.", "outcomes.")])
+def test_a_part_whose_name_is_nearly_right_is_named(right, wrong):
+    name = right.strip("[].")
+    with pytest.raises(StudyError, match=rf"did you mean \[{name}\] by \[{wrong.strip('[].')}\]"):
+        study_from_toml(study_text().replace(f"\n{right}", f"\n{wrong}"))
 
 
 def test_names_of_systems_alone_derive_nothing():

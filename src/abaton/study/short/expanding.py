@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
@@ -100,7 +101,7 @@ def _derive(short: ShortParts, names: Mapping[str, str], made: Expanded) -> None
     before = made.table.get("features", {})
     if not isinstance(before, dict) or not (short.inputs or short.outcome or short.index):
         return  # what is wrong with the features is told when the whole is checked
-    _check_whole(short, before)
+    _check_whole(short, before, made.table)
     making = Making(names, dated=short.index is not None or "index" in before)
     if not making.dated:
         _check_dates(short)
@@ -135,15 +136,23 @@ def _features(short: ShortParts, making: Making, before: Mapping[str, Any]) -> d
     return {**made, **{key: value for key, value in before.items() if key not in made}}
 
 
-def _check_whole(short: ShortParts, before: Mapping[str, Any]) -> None:
+def _check_whole(short: ShortParts, before: Mapping[str, Any], document: Mapping[str, Any]) -> None:
     """Nothing is said twice, and there are both inputs and something to learn."""
     for key, name, given in (("index", "index", short.index), ("outcome", "label", short.outcome)):
         if given and name in before:
             raise _refused((key,), f"[{key}] and [features.{name}] say the same", "keep one of them")
     if not short.outcome and "label" not in before:
-        raise _refused(("inputs",), "it is not said what is learned", "add [outcome] with one line")
+        meant = _meant("outcome", document)
+        raise _refused(("inputs",), "it is not said what is learned", meant or "add [outcome] with one line")
     if not short.inputs and not before.get("inputs"):
-        raise _refused(("outcome",), "it is not said from what it is learned", "add [inputs]")
+        meant = _meant("inputs", document)
+        raise _refused(("outcome",), "it is not said from what it is learned", meant or "add [inputs]")
+
+
+def _meant(name: str, document: Mapping[str, Any]) -> str:
+    """Where a document has a part whose name is nearly right."""
+    near = get_close_matches(name, (part for part in document if part != name), 1, 0.8)
+    return f"did you mean [{name}] by [{near[0]}]?" if near else ""
 
 
 def _check_dates(short: ShortParts) -> None:
