@@ -168,10 +168,14 @@ def test_coefficients_are_log_odds_by_deviation_and_by_unit_and_have_no_interval
     odds = np.log(said / (1 - said))
     assert age["per_deviation"] == pytest.approx(odds[1] - odds[0], abs=1e-4)
     assert not {"low", "high"} & set(age)
-    from abaton.learning import mlp
+    from abaton.learning import Personal, mlp
 
     deep = mlp(features=len(COLUMNS), classes=2, hidden=(3,))
     assert coefficients_of(deep, deep.initial(0), COLUMNS, USE) == []
+    for hidden in (2, 3):
+        part = Personal(mlp(features=len(COLUMNS), classes=2, hidden=(hidden,)), ["2.*"])
+        assert [tensor.name for tensor in part.layout] == ["0.weight", "0.bias"]
+        assert coefficients_of(part, part.initial(0), COLUMNS, USE) == []
 
 
 LEARNING = Learning(

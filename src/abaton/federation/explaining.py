@@ -28,7 +28,7 @@ from abaton.federation.judging import (
 )
 from abaton.federation.learners import examples
 from abaton.federation.members import Member
-from abaton.learning import Examples, Model
+from abaton.learning import Examples, Model, Personal
 from abaton.learning.clinical import auroc, net_benefit, together
 from abaton.learning.times import PairSums, add_pairs, judge_pairs
 from abaton.learning.values import ValueSums, add_errors
@@ -323,6 +323,8 @@ def coefficients_of(
 
     They are log odds, or values. Nothing says how sure they are: a federated average is no maximum-likelihood estimate.
     """
+    if isinstance(model, Personal):
+        return []  # what is shared may look like a whole linear model, and is a part of another
     first, *others = model.layout
     if len(others) != 1 or len(first.shape) > 2 or first.shape[-1] != len(columns):
         return []
