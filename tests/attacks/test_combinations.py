@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 from tests.attacks.conftest import Centre
 
 from abaton.engines.flower.desk import run_folder
-from abaton.federation.members import federate
+from abaton.errors import Refused
+from abaton.federation.members import NOTHING_TOLD, federate
 from abaton.federation.network.desk import Folder
 from abaton.federation.network.joining import _choice
 from abaton.federation.reading import read_sites
 from abaton.federation.telling import combinations_told
 from abaton.governance import Registry, metadata
+from abaton.records.anonymity import BinHierarchy
 from abaton.records.anonymity.federated import Histogram, choose
 from abaton.records.features import groups
 from abaton.site import load_site, subject_tag
@@ -77,24 +80,72 @@ def test_another_version_of_the_study_tells_no_more_of_who_withdrew(centre, tmp_
     assert json.loads(json.dumps(after.row())) == before
 
 
-def test_a_whole_combination_may_leave_and_only_then_is_it_seen(centre, tmp_path):
-    before = Histogram.from_row(centre.ask("read")["histogram"])
+def test_whoever_comes_or_goes_combinations_are_told_once(centre, tmp_path):
+    """A number that changes with the fifth who goes would tell of the one who was known to go."""
+    before = centre.ask("read")["histogram"]
     waiting = Folder(run_folder(centre.desk.place, "run")).waiting()
-    table = waiting.table
-    cell = before.cells[int(np.argmin(before.people))]
-    low, high = (int(each) for each in before.names(cell)[0].split("-"))
-    inside = [
-        subject
-        for subject, age, sex in zip(table.subjects, table.x[:, 0], groups(table, "sex"), strict=True)
-        if low <= age <= high and sex == before.names(cell)[1]
-    ]
-    assert len(inside) == min(before.people)
-    withdraw(centre, inside, waiting.people)
+    withdraw(centre, waiting.table.subjects[:40], waiting.people)
     later = Centre(centre.made, tmp_path / "later", run="later")
-    after = Histogram.from_row(later.ask("read")["histogram"])
-    told = {after.names(each) for each in after.cells}
-    assert before.names(cell) not in told
-    assert min(after.people) >= FLOOR
+    assert later.ask("read")["histogram"] == before
+    assert len(table_of(later)) == len(waiting.table) - 40
+
+
+def test_a_version_with_other_ranges_is_told_nothing(centre):
+    """Ranges of five years and of four, of the same people, can be subtracted; and so can an age that is not known."""
+    centre.ask("read")
+    asked, table = centre.study.privacy.anonymity, table_of(centre)
+    age, sex = asked.quasi_identifiers
+    for other in (
+        replace(asked, quasi_identifiers=(replace(age, hierarchy=BinHierarchy((4.0, 8.0, 40.0))), sex)),
+        replace(asked, quasi_identifiers=(sex, age)),
+        replace(asked, quasi_identifiers=(age,)),
+        replace(asked, missing=("50",)),
+    ):
+        with pytest.raises(Refused, match="other columns or ranges before"):
+            combinations_told(centre.desk.ledger, centre.study, table, other)
+
+
+def test_a_weight_is_no_range(centre):
+    before = centre.ask("read")["histogram"]
+    asked = centre.study.privacy.anonymity
+    heavier = replace(
+        asked, quasi_identifiers=tuple(replace(each, weight=2.0) for each in asked.quasi_identifiers)
+    )
+    table = table_of(centre)
+    fewer = table.without(frozenset(table.subjects[:1]))
+    after = combinations_told(centre.desk.ledger, centre.study, fewer, heavier)
+    assert json.loads(json.dumps(after.row())) == before
+
+
+def test_classes_of_the_centres_own_choosing_are_not_dealt(centre, tmp_path):
+    """By bisection: who has withdrawn is in the half whose sums are of one person fewer than was told of it."""
+    read = centre.ask("read")
+    body = {"seed": 1, **_choice(centre.study, read)}
+    classes = body["choice"]["classes"]
+    for half in (classes[::2], classes[1::2], classes[:1], []):
+        asked = {**body, "choice": {**body["choice"], "classes": half}}
+        assert "hide at the site alone" in centre.ask("deal", **asked)["problem"]
+        answer = centre.ask("scale", **asked, scale={"columns": {}, "label": [0.0, 1.0]})
+        assert answer == {"reason": "task was refused"}
+    assert not centre.ask("deal", **body)["problem"]
+
+
+def test_with_a_larger_k_one_choice_is_taken_for_a_study(centre):
+    """Who hides only among people of other sites is shown or not by the centre's word: once."""
+    read = centre.ask("read")
+    told = Histogram.from_row(read["histogram"])
+    body = {"seed": 1, "k": 10**6, "choice": _choice(centre.study, read)["choice"]}
+    classes = body["choice"]["classes"]
+
+    def asking(some):
+        return centre.ask("deal", **{**body, "choice": {**body["choice"], "classes": some}})
+
+    assert len(classes) == len(told.cells)
+    first, second = classes[:-1], classes[1:]
+    assert not asking(first)["problem"]
+    assert "one choice" in asking(second)["problem"]
+    assert "one choice" in asking(classes[:-2])["problem"]
+    assert not asking(first)["problem"]
 
 
 def test_ranges_finer_than_what_the_site_has_told_are_not_shown(centre):
@@ -124,13 +175,22 @@ def test_every_class_that_is_trained_on_holds_enough_people_of_the_site_itself(f
         assert sizes.min() >= FLOOR
 
 
-def test_the_ledger_names_no_combination(centre):
+def test_the_ledger_names_no_combination_that_was_not_told(centre):
     """The only person of an age would be in a file of the site long after they have withdrawn."""
-    centre.ask("read")
+    told = centre.ask("read")["histogram"]
     row = json.loads(load_site(centre.made.sites[0]).path("athens.ledger").read_text())
-    noted = [name for name in row["numbers"] if name.startswith("combinations/")]
-    assert len(noted) > 10
-    assert not any(sex in name for name in noted for sex in ("female", "male"))
+    (kept,) = (value for name, value in row["told"].items() if name.startswith("combinations/"))
+    assert kept["row"] == told
+    assert kept["asked"][0][0][0] == "age", "and the study's own words, by which it was asked"
+
+
+def test_a_site_that_has_nothing_to_tell_is_left_out_as_on_a_network(four):
+    readings = read_sites(four.study, [load_site(site) for site in four.sites], datetime.now(UTC))
+    small = next(each for each in readings if each.name == "kos")
+    few = small.table.without(frozenset(small.table.subjects[4:]))
+    made = federate(four.study, [replace(each, table=few) if each is small else each for each in readings], 5)
+    assert made.left_out == {"kos": NOTHING_TOLD}
+    assert "kos" not in made.anonymity["finest"]
 
 
 def test_a_site_that_tells_coarsely_makes_ranges_coarse_and_breaks_nothing(four, tmp_path):

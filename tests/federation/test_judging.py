@@ -40,7 +40,7 @@ def federation(classes: tuple[str, ...] = ("no", "yes"), small: int = 0, label=(
         groups = tuple("few" if i < few else ("a", "b")[i % 2] for i in range(count))
         file = SimpleNamespace(document=SimpleNamespace(site=SimpleNamespace(id=name)))
         members.append(Member(file, {}, Rows(test, test), test, {"sex": groups}, 5, "d"))
-    prepared = Prepared(None, Scale(Statistics({}), label), {})
+    prepared = Prepared(None, {}, Scale(Statistics({}), label), {})
     columns = tuple(Column(name, name) for name in "abc")
     return Members(tuple(members), {}, columns, classes, prepared, None, {})
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +49,8 @@ from abaton.site import SiteFile, smallest_count
 from abaton.study import Learning, Study
 
 FEWEST = 2  # sites; with one there is nobody to learn with
+NOTHING_TOLD = "it has no combination of enough people to tell of"
+NOBODY_HIDES = "with what it tells, nobody could hide"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,25 +145,12 @@ class Sums:
     label: Moments
 
 
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """What a site tells before anything is learned.
-
-    Attributes:
-        sums: For scaling.
-        combinations: How many people share each combination of quasi-identifiers, so that everybody can hide.
-    """
-
-    sums: Callable[[Dealt], Sums]
-    combinations: Callable[[Reading, AnonymitySettings], Histogram]
-
-
 def federate(
     study: Study,
     readings: Sequence[Reading],
     seed: int,
     kept: Prepared | None = None,
-    tell: Telling | None = None,
+    tell: Callable[[Dealt], Sums] | None = None,
 ) -> Members:
     """Make members of the sites that can take part.
 
@@ -169,7 +159,7 @@ def federate(
         readings: What the sites have.
         seed: Decides who is dealt where.
         kept: What the run was prepared with, if it is resumed.
-        tell: What sites tell, given what they told before; as it is if not given.
+        tell: What a site tells for scaling; its sums as they are if not given.
 
     Raises:
         Refused: Too few sites are left, anonymity cannot be had, or what a site has is not what the run was begun
@@ -178,12 +168,7 @@ def federate(
     assert study.learning is not None
     learning = study.learning
     told = {each.name: each.told for each in readings}
-    telling = tell or Telling(lambda each: sums(learning, each), _combinations)
-    ready, anonymity, choice = _hide(
-        sorted(readings, key=lambda each: each.name),
-        None if kept is None else kept.choice,
-        telling.combinations,
-    )
+    ready, anonymity, choice, combinations = _hide(sorted(readings, key=lambda each: each.name), kept)
     if kept is None:
         dealt, ready = _deal(study, ready, seed)
     else:
@@ -193,11 +178,12 @@ def federate(
         ]
     left_out = {each.name: each.problem for each in ready if each.problem}
     check_enough([each.reading.name for each in dealt], left_out)
-    scale = scale_of(learning, [telling.sums(each) for each in dealt]) if kept is None else kept.scale
+    told_by = tell or (lambda each: sums(learning, each))
+    scale = scale_of(learning, [told_by(each) for each in dealt]) if kept is None else kept.scale
     deals = {each.reading.name: each.entries() for each in dealt} if kept is None else kept.deals
     members = tuple(member(study, each, scale, deals[each.reading.name]) for each in dealt)
     first = dealt[0].table
-    prepared = Prepared(choice, scale, deals)
+    prepared = Prepared(choice, combinations, scale, deals)
     return Members(members, left_out, first.columns, first.classes, prepared, anonymity, told)
 
 
@@ -304,21 +290,69 @@ def member(study: Study, each: Dealt, scale: Scale, deal: Sequence[Entry]) -> Me
     )
 
 
+def chosen(
+    told: Mapping[str, Histogram], k: Mapping[str, int], asked: AnonymitySettings
+) -> tuple[Choice, AnonymitySettings, str]:
+    """The ranges in which everybody hides, by the strictest k, and who is left out if there are none with them.
+
+    Args:
+        told: What each site tells.
+        k: What each site asks for.
+        asked: What the study asks for.
+
+    Raises:
+        AbatonError: Nobody could hide, whichever site is left out.
+    """
+
+    def of(names: Iterable[str]) -> tuple[Choice, AnonymitySettings]:
+        settings = replace(asked, k=max(k[name] for name in names))
+        return choose([told[name] for name in sorted(names)], settings), settings
+
+    try:
+        return *of(told), ""
+    except AbatonError:
+        for name in sorted(told, key=lambda each: (-k[each], each)):
+            others = [each for each in told if each != name]
+            if len(others) >= FEWEST:
+                with suppress(AbatonError):
+                    return *of(others), name
+        raise
+
+
 def _hide(
-    readings: Sequence[Reading],
-    kept: Choice | None,
-    tell: Callable[[Reading, AnonymitySettings], Histogram],
-) -> tuple[list[Reading], Mapping[str, Any] | None, Choice | None]:
-    """Enforce anonymity over the union of the tables, by the strictest k of all sites, or by ranges that are kept."""
-    asked = strictest(each.anonymity for each in readings if each.table is not None)
+    readings: Sequence[Reading], kept: Prepared | None
+) -> tuple[list[Reading], Mapping[str, Any] | None, Choice | None, Mapping[str, Histogram]]:
+    """Enforce anonymity over the union of the tables, by the strictest k of all sites, or by ranges that are kept.
+
+    On one machine nothing of this is told to anybody, so each run counts anew what it begins with.
+    """
+    able = {each.name: each for each in readings if each.table is not None}
+    asked = strictest(each.anonymity for each in able.values())
     if asked is None:
-        return list(readings), None, None
-    tables = {each.name: each.table for each in readings if each.table is not None}
-    told = {each.name: tell(each, asked) for each in readings if each.name in tables}
-    choice = kept or choose(list(told.values()), asked)
-    shown = {name: hidden(table, told[name], choice, asked) for name, table in tables.items()}
-    made = [replace(each, table=shown.get(each.name)) for each in readings]
-    return made, told_of(choice, asked, min(table.floor for table in shown.values()), told), choice
+        return list(readings), None, None, {}
+    if kept is not None and kept.choice is not None:
+        choice, told, problems = kept.choice, kept.told, {}
+    else:
+        told = {name: _combinations(each, asked) for name, each in able.items()}
+        problems = dict.fromkeys((name for name, each in told.items() if not each.cells), NOTHING_TOLD)
+        told = {name: each for name, each in told.items() if name not in problems}
+        choice, asked, left = chosen(told, {name: _k(able[name], asked) for name in told}, asked)
+        if left:
+            problems[left], told = NOBODY_HIDES, {name: each for name, each in told.items() if name != left}
+    made, floors = [], []
+    for each in readings:
+        if each.name in problems:
+            made.append(each.without(problems[each.name]))
+        elif each.table is not None and each.name in told:
+            floors.append(each.table.floor)
+            made.append(replace(each, table=hidden(each.table, told[each.name], choice, asked)))
+        else:
+            made.append(each)
+    return made, told_of(choice, asked, min(floors), told), choice, told
+
+
+def _k(reading: Reading, asked: AnonymitySettings) -> int:
+    return asked.k if reading.anonymity is None else reading.anonymity.k
 
 
 def _combinations(reading: Reading, asked: AnonymitySettings) -> Histogram:

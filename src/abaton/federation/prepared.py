@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from abaton.errors import Refused, StoreError
 from abaton.files import replacing
-from abaton.records.anonymity.federated import Choice
+from abaton.records.anonymity.federated import Choice, Histogram
 from abaton.records.features import Moments, Statistics, Table
 from abaton.store import writing
 
@@ -66,11 +66,13 @@ class Prepared:
 
     Attributes:
         choice: The ranges that were chosen for all sites, if anonymity was asked for.
+        told: What each site told for that.
         scale: What all sites scale by.
         deals: The rows of every site that takes part, in their order.
     """
 
     choice: Choice | None
+    told: Mapping[str, Histogram]
     scale: Scale
     deals: Mapping[str, Sequence[Entry]]
 
@@ -78,6 +80,7 @@ class Prepared:
         """Keep it, readable by this account alone."""
         row = {
             "choice": self.choice and self.choice.row(),
+            "told": {name: each.row() for name, each in self.told.items()},
             "scale": self.scale.row(),
             "deals": {name: [list(entry) for entry in deal] for name, deal in self.deals.items()},
         }
@@ -99,7 +102,8 @@ class Prepared:
             row = json.loads(path.read_text())
             deals = {name: [Entry(*each) for each in deal] for name, deal in row["deals"].items()}
             choice = None if row["choice"] is None else Choice.from_row(row["choice"])
-            return cls(choice, Scale.from_row(row["scale"]), deals)
+            told = {name: Histogram.from_row(each) for name, each in row["told"].items()}
+            return cls(choice, told, Scale.from_row(row["scale"]), deals)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 "what the run was prepared with cannot be read",

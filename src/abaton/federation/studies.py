@@ -27,7 +27,7 @@ from abaton.federation.gains import GainSettings, site_gain, with_gains
 from abaton.federation.holdings import Making
 from abaton.federation.judging import judge_models, layers_of
 from abaton.federation.learners import ConsentedLearner
-from abaton.federation.members import Dealt, Member, Members, Sums, Telling, federate
+from abaton.federation.members import Dealt, Member, Members, Sums, federate
 from abaton.federation.notes import Notes
 from abaton.federation.personalising import keep_own, own_path
 from abaton.federation.policy import policy_of
@@ -35,10 +35,9 @@ from abaton.federation.prepared import Prepared, Scale
 from abaton.federation.reading import GateOf, Reading, Step, read_sites
 from abaton.federation.rolls import Moment, Roll, StillIn
 from abaton.federation.run import COMMUNITY, Run
-from abaton.federation.telling import as_told, combinations_told, sums_told, tellable
+from abaton.federation.telling import as_told, sums_told, tellable
 from abaton.learning import Learner, Model
-from abaton.records.anonymity import AnonymitySettings
-from abaton.records.anonymity.federated import Choice, Histogram
+from abaton.records.anonymity.federated import Choice
 from abaton.records.features import Column, Statistics
 from abaton.site import Ledger, SiteFile, gate_of, load_site, open_ledger
 from abaton.store import Journal, RunRow, Store, default_folder, digest_of, head
@@ -269,8 +268,7 @@ def study_federation(
     keyed = [
         replace(each, key=each.key + carrier.secret(options.seed, each.name, states)) for each in readings
     ]
-    telling = Telling(partial(_sums_of, study, options.seed), partial(_combinations_of, study))
-    members = federate(study, keyed, options.seed, kept, telling)
+    members = federate(study, keyed, options.seed, kept, partial(_sums_of, study, options.seed))
     moment = _moment(now, _lived(store, run) if _lessened(members) else 0.0) if simulated else _world
     seated: dict[str, Learner] = {}
     sites = {
@@ -508,12 +506,6 @@ def _end(path: Path) -> None:
 def _sums_of(study: Study, seed: int, dealt: Dealt) -> Sums:
     """What a site of this machine tells for scaling, by its ledger."""
     return sums_told(open_ledger(dealt.reading.file, dealt.floor), study, seed, dealt)
-
-
-def _combinations_of(study: Study, reading: Reading, asked: AnonymitySettings) -> Histogram:
-    """What a site of this machine tells so that everybody can hide, by its ledger."""
-    assert reading.table is not None
-    return combinations_told(open_ledger(reading.file, reading.table.floor), study, reading.table, asked)
 
 
 def study_facts(study: Study) -> dict[str, Any]:

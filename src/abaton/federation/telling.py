@@ -5,9 +5,7 @@ What cannot be told anew because too few people have changed is told as it was b
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -16,13 +14,11 @@ from abaton.errors import Refused
 from abaton.federation.members import Dealt, Member, Sums, sums
 from abaton.federation.prepared import Scale
 from abaton.records.anonymity import AnonymitySettings
-from abaton.records.anonymity.federated import Histogram
-from abaton.records.anonymity.lattice import Node
-from abaton.records.features import Memory, Moments, Statistics, Table, histogram
+from abaton.records.anonymity.federated import Choice, Histogram
+from abaton.records.features import Moments, Statistics, Table, histogram
 from abaton.site import Ledger
 from abaton.study import Learning, Study
 
-_LOG = logging.getLogger(__name__)
 _FAR = 10.0  # deviations, and parts of one, by which what all scale by may differ from the site's own
 
 
@@ -57,31 +53,50 @@ def sums_told(ledger: Ledger, study: Study, seed: int, dealt: Dealt) -> Sums:
 
 
 def combinations_told(ledger: Ledger, study: Study, table: Table, settings: AnonymitySettings) -> Histogram:
-    """How many people share each combination of quasi-identifiers, on the levels and in the numbers told before.
+    """How many people share each combination of quasi-identifiers: what was told the first time, and nothing after it.
 
-    Numbers change when at least the smallest count of people have, whatever else a study's next version changes.
-    Those of rare combinations are remembered, too, so that none appears because one person has come.
+    That holds for all versions of a study, whoever has come or gone since; so there is nothing to subtract.
+
+    Raises:
+        Refused: An earlier version asked by other columns or ranges, which could be subtracted, too.
     """
-    ranges = json.dumps([asdict(quasi) for quasi in settings.quasi_identifiers], sort_keys=True)
-    digest = hashlib.blake2b(ranges.encode(), digest_size=8).hexdigest()
-    what = f"combinations/{study.study.id}/{digest}"
+    ranges = [(quasi.column, asdict(quasi.hierarchy)) for quasi in settings.quasi_identifiers]
+    asked = [ranges, [each.column for each in settings.sensitive], settings.missing]
+    now = _plain({"asked": asked, "row": histogram(table, settings).row()})
+    told = ledger.as_told(f"combinations/{study.study.id}", now)
+    if told["asked"] != now["asked"]:
+        raise Refused(
+            "combinations were told by other columns or ranges before: a study has one set, and another id begins anew"
+        )
+    return Histogram.from_row(told["row"])
 
-    def on_levels(base: Node) -> Node:
-        before = tuple(ledger.as_told(what, list(base)))
-        if before != base:
-            _LOG.warning(
-                "combinations are told on levels %s as the first time, not on %s: what differs could be subtracted; a "
-                "study with another id begins anew",
-                list(before),
-                list(base),
-            )
-        return before
 
-    return histogram(
-        table,
-        settings,
-        Memory(on_levels, lambda kind, numbers: ledger.steady_all(f"{what}/{kind}", numbers)),
-    )
+def check_choice(
+    ledger: Ledger, study: Study, told: Histogram, choice: Choice, settings: AnonymitySettings
+) -> Choice:
+    """Refuse ranges by which a centre could ask about groups of its own choosing.
+
+    Whoever hides at the site alone is shown, unless values are sensitive. Of the others, who hide among people of other
+    sites or do not, one choice is taken for a study.
+
+    Raises:
+        Refused: The ranges are finer than what was told, or leave out others than they may.
+    """
+    own = told.on_levels(choice.node)
+    without = {names: people for names, people in own.items() if names not in choice.classes}
+    if not without:
+        return choice
+    if not settings.asks_of_values and max(without.values()) >= settings.k:
+        raise Refused("the ranges leave out people who hide at the site alone")
+    listed = _plain([choice.node, sorted(without, key=repr)])
+    if ledger.as_told(f"left out/{study.study.id}", listed) != listed:
+        raise Refused("other ranges have left out others before: a study has one choice")
+    return choice
+
+
+def _plain(value: Any) -> Any:
+    """As a ledger gives it back."""
+    return json.loads(json.dumps(value))
 
 
 def one_seed(ledger: Ledger, study: Study, seed: int) -> int:

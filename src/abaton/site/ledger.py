@@ -12,10 +12,10 @@ import fcntl
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from abaton.errors import StoreError
 from abaton.files import replacing
@@ -23,8 +23,6 @@ from abaton.site.consent import subject_tag
 from abaton.site.opening import private_bytes, tags_key
 from abaton.site.reading import SiteFile
 from abaton.store import writing
-
-Name = TypeVar("Name", bound=Hashable)
 
 _MOST = (
     1024  # groups of one kind that are remembered; a site that has told of so many tells of no further one
@@ -84,25 +82,6 @@ class Ledger:
                 before = row["numbers"][what] = number
         self._numbers[what] = int(before)
         return int(before)
-
-    def steady_all(self, what: str, numbers: Mapping[Name, int]) -> tuple[dict[Name, int], int]:
-        """Numbers of people by name as they may be told, and the sum of those whose name nobody has any more.
-
-        Each is as it was the first time, until it has changed by the smallest count; a name that came later had nobody
-        then. Names are kept as tags: some may be of one person alone.
-        """
-        tags = {f"{what}/{self._tag(repr(name))}": number for name, number in numbers.items()}
-        with self._opened() as row:
-            kept = row["numbers"]
-            first = what not in kept
-            kept[what] = 0  # so that a later time knows that there was one
-            gone = [each for each in kept if each.startswith(f"{what}/") and each not in tags]
-            for tag, number in (*tags.items(), *((each, 0) for each in gone)):
-                before = kept.setdefault(tag, number if first else 0)
-                if abs(before - number) >= self.floor:
-                    kept[tag] = number
-            made = {name: int(kept[tag]) for name, tag in zip(numbers, tags, strict=True)}
-            return made, sum(int(kept[each]) for each in gone)
 
     def as_told(self, what: str, value: Any) -> Any:
         """Plain values as they were told the first time; noted if they never were."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abaton.errors import Refused
 from abaton.records.anonymity import (
     AnonymitySettings,
     BandHierarchy,
@@ -23,7 +25,6 @@ from abaton.records.anonymity import (
 )
 from abaton.records.anonymity.federated import choose, show, site_histogram
 from abaton.records.anonymity.leaving import affordable, leaving
-from abaton.site import Ledger
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((5.0, 10.0, 40.0))),
@@ -43,9 +44,9 @@ def counted(rows, asked=ASKED):
     return encode(pl.DataFrame(rows, schema=schema, orient="row"), asked)
 
 
-def told_of(rows, floor, steady=None, base=None):
+def told_of(rows, floor, base=None):
     table = counted(rows)
-    return leaving(site_histogram(table, base or affordable(table, ASKED, floor)), floor, steady)
+    return leaving(site_histogram(table, base or affordable(table, ASKED, floor)), floor)
 
 
 def enough(number, floor):
@@ -129,38 +130,21 @@ def test_where_values_are_sensitive_so_much_is_told_that_a_choice_can_be_made():
     assert bare < affordable(table, asked, 5), "who need not tell of values tells more finely"
 
 
-@given(rows=ONE_ROW_EACH, floor=st.integers(2, 6), others=st.data())
-def test_who_comes_or_goes_between_two_runs_changes_nothing_that_is_told(
-    rows, floor, others, tmp_path_factory
-):
-    """All that is told is the same bytes, until at least the floor of one combination have come or gone."""
-    ledger = Ledger(tmp_path_factory.mktemp("site") / "ledger", lambda name: f"tag {hash(name)}", floor)
-
-    def told(now):
-        return told_of(now, floor, ledger.steady_all, base=(1, 0))
-
-    first = told(rows)
-    gone = others.draw(st.sets(st.integers(0, len(rows) - 1), max_size=floor - 1))
-    left = [row for i, row in enumerate(rows) if i not in gone]
-    if left:
-        assert told(left).row() == first.row()
-    came = others.draw(
-        st.lists(st.tuples(st.integers(20, 59), st.sampled_from("abc"), st.sampled_from("xyz")))
-    )
-    more = [(100 + i, *row) for i, row in enumerate(came[: floor - 1])]
-    assert told(rows + more).row() == first.row()
+def test_a_missing_value_is_told_only_with_its_people_and_counts_for_no_listed_one():
+    rows = [(i, 31, "ab"[i % 2], "x") for i in range(18)]
+    odd = [*rows, (90, 31, None, "x")]
+    for base in ((1, 0), (1, 2)):
+        with_it, without = told_of(odd, 5, base=base), told_of(rows, 5, base=base)
+        assert with_it.chains == without.chains
+        assert with_it.cells
 
 
-def test_a_combination_appears_when_enough_have_come_and_not_by_the_one_who_makes_it_full(tmp_path):
-    ledger = Ledger(tmp_path / "ledger", str, 5)
-
-    def told(number):
-        rows = [(i, 31, "a", "x") for i in range(20)] + [(50 + i, 52, "c", "x") for i in range(number)]
-        made = told_of(rows, 5, ledger.steady_all, base=(1, 0))
-        return made.people
-
-    assert told(4) == (), "of 24 people 4 are hidden, and so are the others: the rest would be 4"
-    assert told(5) == told(8) == ()
-    assert told(9) == (20, 9)
-    assert told(5) == (20, 9)
-    assert told(4) == ()
+def test_where_no_value_may_be_told_nothing_is_shown_to_hold():
+    """Of 60 people 3 have a rare value: told beside the others, it would be told of."""
+    models = Sensitive("ill", closeness=Closeness(0.3))
+    asked = AnonymitySettings(QUASI, k=5, suppression_limit=0.1, sensitive=(models,), subject="who")
+    table = counted([(i, 31, "a", "x" if i < 3 else "y") for i in range(60)], asked)
+    base = affordable(table, asked, 5)
+    assert base == (4, 2)
+    with pytest.raises(Refused):
+        choose([leaving(site_histogram(table, base), 5)], asked)

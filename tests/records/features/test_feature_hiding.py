@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.anonymity import AnonymitySettings, BandHierarchy, BinHierarchy, QuasiIdentifier
+from abaton.records.anonymity import (
+    AnonymitySettings,
+    BandHierarchy,
+    BinHierarchy,
+    QuasiIdentifier,
+    TableHierarchy,
+)
 from abaton.records.anonymity.federated import choose
 from abaton.records.features import Column, Table, hidden, histogram, pooled, scaled, statistics
 from abaton.records.features.hiding import middle
@@ -106,3 +112,26 @@ def test_bands_work_too():
     told = histogram(made, asked)
     shown = hidden(made, told, choose([told], asked), asked)
     assert shown.x[:, 0].tolist() == [50.0] * 3 + [60.0] * 3
+
+
+def test_a_category_whose_coarser_name_is_yes_or_no_is_coarsened_all_the_same():
+    """Former and current smokers told together were trained on apart."""
+    words = TableHierarchy((("f", "no", "*"), ("m", "yes", "*"), ("o", "yes", "*")))
+    renamed = tuple(
+        replace(each, name=each.name.replace("female", "f").replace("male", "m").replace("other", "o"))
+        for each in COLUMNS
+    )
+    made = replace(table([(41, "f")] * 9 + [(41, "m")] * 8 + [(41, "o")]), columns=renamed, floor=5)
+    asked = AnonymitySettings((QuasiIdentifier("sex", words),), k=5)
+    told = histogram(made, asked)
+    assert told.base == (1,)
+    shown = hidden(made, told, choose([told], asked), asked)
+    assert np.isnan(shown.x[:, 1:4]).all()
+
+
+def test_what_is_learned_cannot_be_coarsened_and_is_no_quasi_identifier_then():
+    made = replace(table([(41, "m")] * 12), y=np.array([1] + [0] * 11), floor=5)
+    asked = AnonymitySettings((QuasiIdentifier("age", BinHierarchy((10.0,))), QuasiIdentifier("ill")), k=5)
+    told = histogram(made, asked)
+    with pytest.raises(Refused, match="name it under sensitive"):
+        hidden(made, told, choose([told], asked), asked)

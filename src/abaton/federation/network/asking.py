@@ -24,7 +24,16 @@ from abaton.errors import AbatonError
 from abaton.federation.explaining import SiteExplained
 from abaton.federation.gains import SiteGain
 from abaton.federation.judging import Told
-from abaton.federation.members import FEWEST, Sums, check_enough, scale_of, told_of
+from abaton.federation.members import (
+    FEWEST,
+    NOBODY_HIDES,
+    NOTHING_TOLD,
+    Sums,
+    check_enough,
+    chosen,
+    scale_of,
+    told_of,
+)
 from abaton.federation.network.messages import (
     body_of,
     cohort_told,
@@ -42,7 +51,7 @@ from abaton.federation.network.plausible import check_explained, check_gain, che
 from abaton.federation.prepared import Scale
 from abaton.federation.telling import check_scale
 from abaton.records.anonymity import AnonymitySettings
-from abaton.records.anonymity.federated import Choice, Histogram, choose, merge
+from abaton.records.anonymity.federated import Choice, Histogram, merge
 from abaton.records.features import columns
 from abaton.study import Study
 from abaton.vectors import Vector
@@ -183,7 +192,7 @@ class Preparation:
             made["k"] = max(asked.k, whole(body["k"]))
             made["histogram"] = histogram_told(body["histogram"])
             if not made["histogram"].cells:
-                raise _Unable("it has no combination of enough people to tell of")
+                raise _Unable(NOTHING_TOLD)
             merge([made["histogram"]], replace(asked, k=made["k"]))  # a spoilt one spoils nobody else's
         return made
 
@@ -192,22 +201,12 @@ class Preparation:
         asked = self.study.privacy.anonymity
         if asked is None:
             return None
-        try:
-            return self._chosen(able, asked)
-        except AbatonError:
-            for name in sorted(able, key=lambda each: (-able[each]["k"], each)):
-                others = {other: each for other, each in able.items() if other != name}
-                with suppress(AbatonError):
-                    found = self._chosen(others, asked)
-                    self._leave(name, "with what it tells, nobody could hide")
-                    del able[name]
-                    return found
-            raise
-
-    def _chosen(self, able: Mapping[str, Any], asked: AnonymitySettings) -> tuple[Choice, AnonymitySettings]:
-        self._check(able)
-        settings = replace(asked, k=max(each["k"] for each in able.values()))
-        return choose([able[name]["histogram"] for name in sorted(able)], settings), settings
+        told = {name: each["histogram"] for name, each in able.items()}
+        choice, settings, left = chosen(told, {name: each["k"] for name, each in able.items()}, asked)
+        if left:
+            self._leave(left, NOBODY_HIDES)
+            del able[left]
+        return choice, settings
 
     def _scale(self, dealt: dict[str, Sums]) -> Scale:
         """What all scale by; a site whose sums carry it so far away that others would refuse it is left out."""

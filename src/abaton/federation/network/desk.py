@@ -59,6 +59,7 @@ from abaton.federation.rolls import Roll
 from abaton.federation.signatures import Signing, signing_key
 from abaton.federation.telling import (
     as_told,
+    check_choice,
     check_scale,
     combinations_told,
     one_seed,
@@ -190,9 +191,15 @@ class StudyDesk:
             folder.wait(Waiting(table, reading.people))
             made["floor"] = table.floor
             if reading.anonymity is not None:
-                made["k"] = reading.anonymity.k
-                made["histogram"] = combinations_told(self.ledger, self.study, table, reading.anonymity).row()
+                made |= self._combinations(table, reading.anonymity)
         return worded("answer", {}, made)
+
+    def _combinations(self, table: Table, asked: AnonymitySettings) -> dict[str, Any]:
+        try:
+            told = combinations_told(self.ledger, self.study, table, asked)
+            return {"k": asked.k, "histogram": told.row()}
+        except Refused as error:  # by a rule, whose words name nobody
+            return {"problem": error.what}
 
     def _deal(self, folder: Folder, run: str, body: Mapping[str, Any]) -> Parcel:
         waiting = folder.waiting()
@@ -239,7 +246,8 @@ class StudyDesk:
         own = max(asked.k, self.file.document.rules.k or 0)
         settings: AnonymitySettings = replace(asked, k=max(own, int(body["k"])))
         told = combinations_told(self.ledger, self.study, table, settings)
-        return hidden(table, told, Choice.from_row(body["choice"]), settings)
+        choice = check_choice(self.ledger, self.study, told, Choice.from_row(body["choice"]), settings)
+        return hidden(table, told, choice, settings)
 
     _doing: ClassVar[Mapping[str, Callable[[Any, Folder, str, Mapping[str, Any]], Parcel]]] = {
         "read": _read,

@@ -85,6 +85,23 @@ class Histogram:
         """The names of a combination on the base levels."""
         return tuple(column[place][0][0] for column, place in zip(self.chains, cell, strict=True))
 
+    def on_levels(self, node: Node) -> dict[Names, int]:
+        """How many people are told of in each class on some levels.
+
+        Raises:
+            Refused: The levels are finer than what is told, so nobody can know who hides on them.
+        """
+        by = [level - low for level, low in zip(node, self.base, strict=True)]
+        if min(by) < 0:
+            raise Refused("the ranges are finer than what the site has told")
+        made: dict[Names, int] = {}
+        for cell, people in zip(self.cells, self.people, strict=True):
+            names = tuple(
+                column[place][0][up] for column, place, up in zip(self.chains, cell, by, strict=True)
+            )
+            made[names] = made.get(names, 0) + people
+        return made
+
     def row(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {name: getattr(self, name) for name in self.__slots__} | {
@@ -153,7 +170,7 @@ def site_histogram(table: Table, base: Sequence[int] | None = None) -> Histogram
         names = [
             tuple(made.labels[up][made.steps[up][i]] for up in range(level, made.height + 1)) for i in leaf
         ]
-        leaves = made.leaves[level].tolist() if made.covers is None else [made.covers[level]] * len(names)
+        leaves = _listed_leaves(made, level) if made.covers is None else [made.covers[level]] * len(names)
         chains.append(tuple(zip(names, leaves, strict=True)))
         columns.append(step[codes[first]].tolist())
     return Histogram(
@@ -166,6 +183,13 @@ def site_histogram(table: Table, base: Sequence[int] | None = None) -> Histogram
         tuple(_told(column, key, classes) for column in table.sensitive),
         table.hidden,
     )
+
+
+def _listed_leaves(made: Ladder, level: int) -> list[int]:
+    """How many of the values that the study lists each name stands for; a missing one is none of them."""
+    listed = np.array([label is not None for label in made.labels[0]])
+    counted = np.bincount(made.steps[level][listed], minlength=len(made.labels[level]))
+    return [max(int(number), 1) for number in counted]
 
 
 def merge(histograms: Sequence[Histogram], settings: AnonymitySettings) -> Table:
@@ -296,12 +320,13 @@ def show(table: Table, told: Histogram, choice: Choice, floor: int = 1) -> Relea
     Raises:
         Refused: The ranges are finer than what the site has told, so nobody can know who hides in them.
     """
-    if any(level < low for level, low in zip(choice.node, told.base, strict=True)):
-        raise Refused("the ranges are finer than what the site has told")
-    known = {told.names(cell) for cell in told.cells}
+    known, allowed = (
+        {told.names(cell) for cell in told.cells},
+        choice.classes & told.on_levels(choice.node).keys(),
+    )
     mask = np.array([names in known for names in _names_on(table, told.base)], bool)
     shown = recoded_as(table, choice.node, mask)
-    mask &= np.array([names in choice.classes for names in _names_on(table, choice.node)], bool)
+    mask &= np.array([names in allowed for names in _names_on(table, choice.node)], bool)
     # Counted as the coordinator counts: otherwise a class could show people it was not checked with.
     home = np.where(mask, table.people.at_home(np.ones(len(mask), bool)), 0)
     return recoded_as(table, choice.node, mask & (sizes(shown.key, home)[shown.key] >= floor))

@@ -4,13 +4,14 @@ Invariants:
 (1) a combination is told only if at least the floor of people have it, and all that are not told hold that many
     together, or nobody; the same holds for the sensitive values within a combination, and for those of the whole site;
 (2) a name that only untold combinations have is not told, unless the study's own document lists it;
-(3) a site tells on one base, the finest on which it may tell of nearly everybody; two could be subtracted.
+(3) what leaves depends on the people who are counted and on nobody else; told twice, of others, it could be subtracted:
+    a site tells once (`abaton.federation.telling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from abaton.errors import Refused
@@ -21,9 +22,6 @@ from abaton.records.anonymity.tables import Table
 
 Key = TypeVar("Key", bound=Hashable)
 Chains = tuple[tuple[tuple[Names, int], ...], ...]
-Numbers = Mapping[Names, int]
-Steady = Callable[[str, Numbers], tuple[Numbers, int]]
-"""Of a kind of numbers of people: each as it may be told, and the sum of those that were told of and are no more."""
 
 
 def affordable(table: Table, settings: AnonymitySettings, floor: int) -> Node:
@@ -38,7 +36,7 @@ def affordable(table: Table, settings: AnonymitySettings, floor: int) -> Node:
     """
     own = replace(settings, k=floor, local_floor=None)
     node = _finest(replace(table, sensitive=()), replace(own, sensitive=()))
-    if not any(each.diversity or each.closeness for each in settings.sensitive):
+    if not settings.asks_of_values:
         return node
     way = way_up(table, own, node)
     return next((each for each in way if _holds(leaving(site_histogram(table, each), floor), own)), way[-1])
@@ -62,33 +60,20 @@ def _holds(told: Histogram, own: AnonymitySettings) -> bool:
         return False
 
 
-def leaving(full: Histogram, floor: int, steady: Steady | None = None) -> Histogram:
+def leaving(full: Histogram, floor: int) -> Histogram:
     """The part of a site's histogram that may leave.
 
     Args:
         full: All that the site has.
         floor: The smallest number of people that it tells.
-        steady: Numbers of people as they may be told, given what was told before; as they are if not given.
     """
-    names = [full.names(cell) for cell in full.cells]
-    numbers: Numbers = dict(zip(names, full.people, strict=True))
-    gone = 0
-    if steady is not None:
-        numbers, gone = steady("people", numbers)
-    everybody = sum(numbers.values()) + gone
-    told = _tellable(numbers, everybody, floor)
-    places = [place for place, each in enumerate(names) if each in told]
-    people = tuple(numbers[names[place]] for place in places)
+    everybody = sum(full.people)
+    places = sorted(_tellable(dict(enumerate(full.people)), everybody, floor))
+    people, counts = (tuple(of[place] for place in places) for of in (full.people, full.counts))
     rest = everybody - sum(people)
-    # What is remembered is people: their rows may become fewer while they stay.
-    counts = people if steady is not None else tuple(full.counts[place] for place in places)
-    hidden = rest if steady is not None else full.hidden + sum(full.counts) - sum(counts)
+    hidden = full.hidden + sum(full.counts) - sum(counts)
     chains, cells = _without_others(full, places)
-    parts = [(names[place], number) for place, number in zip(places, people, strict=True)]
-    sensitive = tuple(
-        _values(_named(each, names, column, steady), parts, everybody, floor)
-        for column, each in enumerate(full.sensitive)
-    )
+    sensitive = tuple(_values(each, places, people, everybody, floor) for each in full.sensitive)
     return Histogram(
         full.base, chains, full.listed, cells, counts, people, sensitive, hidden if rest >= floor else 0
     )
@@ -106,7 +91,10 @@ def _tellable(numbers: Mapping[Key, int], whole: int, floor: int) -> dict[Key, i
 def _without_others(full: Histogram, places: Sequence[int]) -> tuple[Chains, tuple[tuple[int, ...], ...]]:
     """The names of some combinations and of the study's own lists, and the combinations by their new places."""
     used = [
-        range(len(chain)) if listed else sorted({full.cells[place][i] for place in places})
+        sorted(
+            {full.cells[place][i] for place in places}
+            | {at for at, (names, _) in enumerate(chain) if listed and names[0] is not None}
+        )
         for i, (chain, listed) in enumerate(zip(full.chains, full.listed, strict=True))
     ]
     new = [{old: at for at, old in enumerate(column)} for column in used]
@@ -116,42 +104,25 @@ def _without_others(full: Histogram, places: Sequence[int]) -> tuple[Chains, tup
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """How many people have each sensitive value: with each combination and no other, and at the whole site."""
-
-    values: Names
-    having: Numbers
-    whole: Numbers
-
-
-def _named(told: Told, names: Sequence[Names], column: int, steady: Steady | None) -> _Column:
-    """What a site has of a sensitive column, as it may be told given what was told before."""
-    having: Numbers = {(told.values[value], *names[cell]): count for cell, value, count in told.triples}
-    whole: Numbers = {(value,): count for value, count in zip(told.values, told.whole, strict=True)}
-    if steady is not None:
-        having, whole = steady(f"having {column}", having)[0], steady(f"whole {column}", whole)[0]
-    return _Column(told.values, having, whole)
-
-
-def _values(column: _Column, parts: Sequence[tuple[Names, int]], everybody: int, floor: int) -> Told:
+def _values(told: Told, places: Sequence[int], people: Sequence[int], everybody: int, floor: int) -> Told:
     """What may leave of a sensitive column, given the combinations that do; of the others only how many they are."""
+    having = {(cell, value): count for cell, value, count in told.triples}
+    values = range(len(told.values))
+    known = [0] * len(values)
     triples, unsure = [], []
-    known = dict.fromkeys(column.values, 0)
-    for cell, (names, number) in enumerate(parts):
-        mine = {value: column.having.get((value, *names), 0) for value in column.values}
-        shown = _tellable(mine, number, floor)
-        for value, count in shown.items():
+    for cell, (place, number) in enumerate(zip(places, people, strict=True)):
+        shown = _tellable({value: having.get((place, value), 0) for value in values}, number, floor)
+        for value, count in sorted(shown.items()):
             triples.append((cell, value, count))
             known[value] += count
         unsure.append(number - sum(shown.values()))
     # Of a value as many as the combinations tell, or so many more that nobody stands out among those.
-    others = {value: column.whole[(value,)] - known[value] for value in column.values}
-    more = _tellable(others, everybody - sum(known.values()), floor)
-    totals = {value: known[value] + more.get(value, 0) for value in column.values}
-    seen = {value: at for at, value in enumerate(value for value in column.values if totals[value])}
+    others = {value: told.whole[value] - known[value] for value in values}
+    more = _tellable(others, everybody - sum(known), floor)
+    totals = [known[value] + more.get(value, 0) for value in values]
+    seen = {value: at for at, value in enumerate(value for value in values if totals[value])}
     return Told(
-        tuple(seen),
+        tuple(told.values[value] for value in seen),
         tuple((cell, seen[value], count) for cell, value, count in triples),
         tuple(unsure),
         tuple(totals[value] for value in seen),

@@ -182,6 +182,8 @@ def closeness_of(counts: ClassCounts, asked: Closeness) -> Floats:
 
 def safe_classes(sensitive: SensitiveCounts, key: NDArray[np.intp], classes: int, overall: Floats) -> Mask:
     """Which classes are diverse and close enough in one sensitive column."""
+    if not sensitive.values:
+        return np.zeros(classes, bool)  # no value is told of anybody: nothing can be shown to hold
     counts = class_counts(sensitive, key, classes, overall)
     safe = np.ones(classes, bool)
     if (asked := sensitive.asked.diversity) is not None:

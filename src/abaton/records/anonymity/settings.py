@@ -246,6 +246,11 @@ class AnonymitySettings:
         return quasi + tuple(s.column for s in self.sensitive) + self.keep
 
     @property
+    def asks_of_values(self) -> bool:
+        """Whether anything is asked of sensitive values."""
+        return any(each.diversity or each.closeness for each in self.sensitive)
+
+    @property
     def weights(self) -> tuple[float, ...]:
         """How much each quasi-identifier's loss counts, as shares of 1."""
         whole = sum(quasi.weight for quasi in self.quasi_identifiers)

@@ -26,7 +26,7 @@ from abaton.records.features.plan import (
 )
 
 if TYPE_CHECKING:
-    from abaton.records.features.hiding import Memory, hidden, histogram, in_ranges
+    from abaton.records.features.hiding import hidden, histogram, in_ranges
     from abaton.records.features.making import Featurised, featurise, featurise_people
     from abaton.records.features.scaling import Moments, Scaled, Statistics, pooled, scaled, statistics
     from abaton.records.features.tables import Column, Table, columns, group_names, groups
@@ -43,7 +43,6 @@ __all__ = [
     "Join",
     "Kind",
     "Label",
-    "Memory",
     "Missing",
     "Moments",
     "Outcome",
@@ -70,7 +69,7 @@ __all__ = [
 ]
 
 _HEAVY = {
-    **dict.fromkeys(("Memory", "hidden", "histogram", "in_ranges"), "abaton.records.features.hiding"),
+    **dict.fromkeys(("hidden", "histogram", "in_ranges"), "abaton.records.features.hiding"),
     **dict.fromkeys(("Featurised", "featurise", "featurise_people"), "abaton.records.features.making"),
     **dict.fromkeys(
         ("Moments", "Scaled", "Statistics", "pooled", "scaled", "statistics"),

@@ -10,20 +10,19 @@ lies in a range without an end its edge; what is not told at all is missing; who
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from abaton.errors import SettingsError
+from abaton.errors import Refused, SettingsError
 from abaton.records.anonymity import AnonymitySettings
 from abaton.records.anonymity.encoding import encode
 from abaton.records.anonymity.federated import Choice, Histogram, show, site_histogram
 from abaton.records.anonymity.files import recoded_frame
-from abaton.records.anonymity.lattice import Node
-from abaton.records.anonymity.leaving import Steady, affordable, leaving
+from abaton.records.anonymity.leaving import affordable, leaving
 from abaton.records.anonymity.releases import Release, recoded_as
 from abaton.records.anonymity.tables import Table as Combinations
 from abaton.records.features.tables import Table, groups
@@ -36,32 +35,10 @@ _HALF_OPEN = re.compile(r"\[(\S+), (\S+)\)")
 _OPEN = re.compile(r"(?:<|>=)(\S+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a site has told of combinations before, and how numbers are told after it.
-
-    Attributes:
-        base: Gives the levels to tell on, given those that the site would choose now.
-        steady: Gives numbers of people as they may be told, given those that there are.
-    """
-
-    base: Callable[[Node], Node]
-    steady: Steady
-
-
-def histogram(table: Table, settings: AnonymitySettings, memory: Memory | None = None) -> Histogram:
-    """What a site tells: how many of its subjects have each combination, nothing of fewer than its smallest count.
-
-    Args:
-        table: The site's rows, with its smallest count.
-        settings: The study's.
-        memory: What was told before; nothing if not given.
-    """
+def histogram(table: Table, settings: AnonymitySettings) -> Histogram:
+    """What a site tells: how many of its subjects have each combination, nothing of fewer than its smallest count."""
     counted, floor = encode(_frame(table, settings), _by_subject(settings)), _floor(table, settings)
-    base = affordable(counted, settings, floor)
-    if memory is None:
-        return leaving(site_histogram(counted, base), floor)
-    return leaving(site_histogram(counted, memory.base(base)), floor, memory.steady)
+    return leaving(site_histogram(counted, affordable(counted, settings, floor)), floor)
 
 
 def hidden(table: Table, told: Histogram, choice: Choice, settings: AnonymitySettings) -> Table:
@@ -109,7 +86,13 @@ def _renamed(
     kept = rows[_ROW].to_numpy()
     x = table.x[kept]
     for quasi, level in zip(settings.quasi_identifiers, shown.node, strict=True):
-        if level and quasi.column != table.label:
+        if level and quasi.column == table.label:
+            raise Refused(
+                "nobody hides with what is to be learned as it is, and it cannot be coarsened",
+                where="privacy.anonymity",
+                remedy="name it under sensitive, not under quasi_identifiers",
+            )
+        if level:
             _coarsen(table, x, quasi.column, rows[quasi.column].to_list())
     subjects = tuple(table.subjects[i] for i in kept)
     return replace(table, x=x, y=table.y[kept], subjects=subjects)
@@ -163,13 +146,11 @@ def _coarsen(table: Table, x: Floats, name: str, labels: list[str | None]) -> No
     """Put what a subject's range says in the place of the value; the indicator says no more than the range."""
     places = _places(table, name)
     names = [table.columns[i].name.removeprefix(f"{name}=") for i in places]
+    measured = len(places) == 1 and table.columns[places[0]].measured
+    flag = {"yes": [1.0], "no": [0.0]} if names == [name] else {}
+    meant = flag or {each: [float(each == other) for other in names] for each in names}
     for row, label in enumerate(labels):
-        if len(places) == 1 and table.columns[places[0]].measured:
-            x[row, places] = middle(label)
-        elif label in names:
-            x[row, places] = [float(each == label) for each in names]
-        elif label not in ("yes", "no"):
-            x[row, places] = np.nan
+        x[row, places] = middle(label) if measured else meant.get(label or "", np.nan)
     untold = np.isnan(x[:, places]).any(axis=1)
     for i, column in enumerate(table.columns):
         if column.name == f"{name} missing":
