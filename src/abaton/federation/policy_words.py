@@ -60,9 +60,9 @@ def _leaving(study: Study | None) -> Iterator[Rule]:
             "hiding",
             f"among {asked.k} people of all sites, by {named}",
             "So that ranges can be found in which everybody hides among the people of all sites, the centre is told, "
-            f"once, how many people here share each combination of {named}, in ranges so wide that no combination has fewer "
-            "than the smallest count of people; of rarer ones only how many people they hold together. In the rows "
-            "that are trained on these columns hold the ranges; a person who does not hide in them is left out.",
+            f"once, how many people here share each combination of {named}, in ranges so wide that no combination has "
+            "fewer than the smallest count of people; of rarer ones only how many people they hold together. In the "
+            "rows that are trained on these columns hold the ranges; a person who does not hide in them is left out.",
         )
 
 
