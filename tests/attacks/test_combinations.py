@@ -191,6 +191,9 @@ def test_a_site_that_has_nothing_to_tell_is_left_out_as_on_a_network(four):
     made = federate(four.study, [replace(each, table=few) if each is small else each for each in readings], 5)
     assert made.left_out == {"kos": NOTHING_TOLD}
     assert "kos" not in made.anonymity["finest"]
+    none = [replace(each, table=each.table.without(frozenset(each.table.subjects[4:]))) for each in readings]
+    with pytest.raises(Refused, match="0 of 4 sites can take part"):
+        federate(four.study, none, 5)
 
 
 def test_a_site_that_tells_coarsely_makes_ranges_coarse_and_breaks_nothing(four, tmp_path):

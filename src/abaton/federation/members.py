@@ -326,38 +326,31 @@ def _hide(
 
     On one machine nothing of this is told to anybody, so each run counts anew what it begins with.
     """
-    able = {each.name: each for each in readings if each.table is not None}
-    asked = strictest(each.anonymity for each in able.values())
+    asked = strictest(each.anonymity for each in readings if each.table is not None)
+    tables = {each.name: each.table for each in readings if each.table is not None}
     if asked is None:
         return list(readings), None, None, {}
+    problems: dict[str, str] = {}
     if kept is not None and kept.choice is not None:
-        choice, told, problems = kept.choice, kept.told, {}
+        choice, told = kept.choice, dict(kept.told)
     else:
-        told = {name: _combinations(each, asked) for name, each in able.items()}
+        told = {name: histogram(table, asked) for name, table in tables.items()}
         problems = dict.fromkeys((name for name, each in told.items() if not each.cells), NOTHING_TOLD)
-        told = {name: each for name, each in told.items() if name not in problems}
-        choice, asked, left = chosen(told, {name: _k(able[name], asked) for name in told}, asked)
+        told = {name: each for name, each in told.items() if each.cells}
+        check_enough(list(told), {each.name: each.problem for each in readings if each.problem} | problems)
+        strict = {each.name: each.anonymity.k for each in readings if each.anonymity is not None}
+        choice, asked, left = chosen(told, strict, asked)
         if left:
-            problems[left], told = NOBODY_HIDES, {name: each for name, each in told.items() if name != left}
-    made, floors = [], []
-    for each in readings:
-        if each.name in problems:
-            made.append(each.without(problems[each.name]))
-        elif each.table is not None and each.name in told:
-            floors.append(each.table.floor)
-            made.append(replace(each, table=hidden(each.table, told[each.name], choice, asked)))
-        else:
-            made.append(each)
-    return made, told_of(choice, asked, min(floors), told), choice, told
-
-
-def _k(reading: Reading, asked: AnonymitySettings) -> int:
-    return asked.k if reading.anonymity is None else reading.anonymity.k
-
-
-def _combinations(reading: Reading, asked: AnonymitySettings) -> Histogram:
-    assert reading.table is not None
-    return histogram(reading.table, asked)
+            problems[left] = NOBODY_HIDES
+            del told[left]
+    shown = {name: hidden(table, told[name], choice, asked) for name, table in tables.items() if name in told}
+    made = [
+        each.without(problems[each.name])
+        if each.name in problems
+        else replace(each, table=shown.get(each.name))
+        for each in readings
+    ]
+    return made, told_of(choice, asked, min(table.floor for table in tables.values()), told), choice, told
 
 
 def _again(study: Study, reading: Reading, deal: Sequence[Entry], tables: Sequence[Table]) -> Dealt:
