@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import Key, parse
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning import Examples, train_model
-from abaton.learning.zoo import sstc_cnn
-from abaton.vectors.layout import Vector
+from abaton.learners import Examples, train_model
+from abaton.models.zoo import sstc_cnn
+from abaton.layout import Vector
 
 VISION = Path(__file__).resolve().parents[2] / "shared" / "data" / "vision"
 CLASSES = 62

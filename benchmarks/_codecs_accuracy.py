@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.bench import Measure, at_least
+from abaton.benchmark import Measure, at_least
 from abaton.report import accuracy_curves, figures_page
 
 sys.path.insert(0, str(Path(__file__).parent))

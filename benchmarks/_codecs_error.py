@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abaton.bench import Measure, at_least, at_most, within
+from abaton.benchmark import Measure, at_least, at_most, within
 from abaton.codecs import Key, parse
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 if TYPE_CHECKING:
     from abaton.codecs import Codec
-    from abaton.vectors.layout import Vector
+    from abaton.layout import Vector
 
 SEEDS = 8
 SIZE = 1 << 20

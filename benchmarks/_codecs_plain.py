@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from abaton.bench import Measure, at_least
+from abaton.benchmark import Measure, at_least
 
 PAYS = 1.5
 SIZE, BLOCK = 1 << 20, 1 << 16
@@ -57,13 +57,13 @@ def _ratio(ours: Callable[[], object], plain: Callable[[], object]) -> float:
 
 def _measured() -> list[tuple[str, float]]:
     from abaton.codecs.quicfl_tables import DEFAULT, codebooks, intervals_of
-    from abaton.vectors import codebooks as wide
-    from abaton.vectors import plain
-    from abaton.vectors.hadamard import aligned, sign, transform
-    from abaton.vectors.jit import kernel
-    from abaton.vectors.lanes import put_word
-    from abaton.vectors.rotation import keyed
-    from abaton.vectors.select import gathered
+    from abaton.kernels import codebook_quantiser as wide
+    from abaton.kernels import simd_fallback as plain
+    from abaton.kernels.walsh_hadamard import aligned, sign, transform
+    from abaton.kernels.jit import kernel
+    from abaton.kernels.simd import put_word
+    from abaton.kernels.rotation import keyed
+    from abaton.kernels.topk import gathered
 
     @kernel
     def put_words(buffer: Any, step: int, words: Any) -> None:

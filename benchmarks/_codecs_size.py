@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abaton.bench import Measure, at_least, at_most, within
+from abaton.benchmark import Measure, at_least, at_most, within
 from abaton.codecs import Key, Sstc, Stc, parse
 from abaton.codecs.entries import write_context
 from abaton.codecs.maps import read_maps
-from abaton.codecs.sparse import Parts, rest_bytes, split
+from abaton.codecs.sparse_codec import Parts, rest_bytes, split
 from abaton.codecs.sstc import pools_of
-from abaton.codecs.wire import read
-from abaton.vectors import Layout, Role, Tensor
+from abaton.codecs.payload_format import read
+from abaton.kernels import Layout, Role, Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _cnn
 
 if TYPE_CHECKING:
-    from abaton.vectors.layout import Vector
+    from abaton.layout import Vector
 
 KEY = Key(b"benchmark", "north")
 ROUNDS = (1, 2, 4, 8)

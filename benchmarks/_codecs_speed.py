@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abaton.bench import Measure, at_least, at_most
+from abaton.benchmark import Measure, at_least, at_most
 from abaton.codecs import Key, parse
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from abaton.vectors.layout import Vector
+    from abaton.layout import Vector
 
 SIZE = 1 << 20
 KEY = Key(b"benchmark", "north")
@@ -70,7 +70,7 @@ def _torch_transform(x: Any) -> Any:
 def _transform() -> list[Measure]:
     import torch
 
-    from abaton.vectors.hadamard import aligned, transform
+    from abaton.kernels.walsh_hadamard import aligned, transform
 
     measures = []
     for power, limit in ((20, 3.5), (22, None), (16, None)):

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import Key, Pipeline, parse
-from abaton.control import Event, Joined, Rules, Synchronous, TrainSettings, community_model
+from abaton.controller import Event, Joined, Rules, Synchronous, TrainSettings, community_model
 from abaton.control.draw import round_key
 from abaton.engines import Driver
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
-from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.desk import Desk, Place, place_of
-from abaton.files import replacing
-from abaton.learning import Examples, Learner, mlp
+from abaton.engines.flower.server_processes import read_admitted
+from abaton.engines.flower.site_worker import Desk, Place, place_of
+from abaton.atomic_files import replacing
+from abaton.learners import Examples, Learner, mlp
 from abaton.store import Journal, Store
 
 SITES = ("north", "south")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from abaton.control import Arrived, Rules, TrainSettings, from_row
+from abaton.controller import Arrived, Rules, TrainSettings, from_row
 from abaton.federation import Federation
-from abaton.learning.zoo import sstc_cnn
+from abaton.models.zoo import sstc_cnn
 from abaton.store import Journal, Store
 
 sys.path.insert(0, str(Path(__file__).parent))

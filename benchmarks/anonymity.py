@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from abaton.bench import Measure, at_least, at_most
-from abaton.records.anonymity import (
+from abaton.benchmark import Measure, at_least, at_most
+from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     Closeness,
@@ -35,9 +35,9 @@ from abaton.records.anonymity import (
     encode,
     examine,
 )
-from abaton.records.anonymity.lattice import optimum
-from abaton.records.anonymity.measures import measure
-from abaton.records.anonymity.releases import as_is
+from abaton.anonymity.lattice import optimum
+from abaton.anonymity.risk_metrics import measure
+from abaton.anonymity.release import as_is
 
 ADULT = Path(__file__).resolve().parents[2] / "shared" / "data" / "fhir" / "kanon"
 COLUMNS = ("sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation")
@@ -241,8 +241,8 @@ _CHILD = """
 import json, sys, time
 from pathlib import Path
 import polars
-from abaton.records.anonymity import examine, read_settings
-from abaton.records.anonymity.files import scan, write
+from abaton.anonymity import examine, read_settings
+from abaton.anonymity.table_files import scan, write
 def peak():
     # Not ru_maxrss: that starts with the parent's.
     lines = Path("/proc/self/status").read_text().splitlines()

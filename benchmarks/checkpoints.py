@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.bench import Measure, at_most, best_seconds
+from abaton.benchmark import Measure, at_most, best_seconds
 from abaton.codecs import parse
-from abaton.control import Arrived, Asynchronous, Event, Rules, State, Synchronous, TrainSettings
-from abaton.control.community import Newest
+from abaton.controller import Arrived, Asynchronous, Event, Rules, State, Synchronous, TrainSettings
+from abaton.controller.aggregation import Newest
 from abaton.engines import EVERY, Checkpoints
 from abaton.engines.checkpoint import SHARE, Checkpoint
 from abaton.federation import Federation, Run
-from abaton.learning import Examples, mlp, train_model
+from abaton.learners import Examples, mlp, train_model
 from abaton.store import Store, head
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 COMMITS, LEARNERS, ROWS, PLACES = 2000, 4, 800, 20
 SHORT, REPEATS = 400, 4

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from abaton.bench import Measure
+    from abaton.benchmark import Measure
 
 PARTS = ("error", "speed", "plain", "size", "accuracy")
 

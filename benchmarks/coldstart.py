@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from abaton.bench import Measure, at_most
+from abaton.benchmark import Measure, at_most
 
 LIMIT = 5.0  # seconds
 

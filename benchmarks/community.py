@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.bench import Measure, at_most, best_seconds
+from abaton.benchmark import Measure, at_most, best_seconds
 from abaton.codecs import parse
-from abaton.control import Shelf
-from abaton.control.community import Newest
+from abaton.controller import Shelf
+from abaton.controller.aggregation import Newest
 from abaton.store import SlotFile
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 PARAMETERS = 1_690_046  # the SSTC paper's network
 SMALL = 600_000

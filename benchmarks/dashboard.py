@@ -23,11 +23,11 @@ from typing import NamedTuple
 import httpx
 import numba
 
-from abaton.bench import Measure, at_least, at_most
-from abaton.control import Rules, TrainSettings
+from abaton.benchmark import Measure, at_least, at_most
+from abaton.controller import Rules, TrainSettings
 from abaton.federation import Federation
-from abaton.lab.hospitals import tables
-from abaton.learning import mlp
+from abaton.lab.synthetic_hospitals import tables
+from abaton.learners import mlp
 from abaton.store import Journal, ModelRow, RunRow, Store
 
 RUNS, EVENTS, LARGE = 100, 100_000, 40_000

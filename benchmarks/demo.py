@@ -17,12 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from abaton.bench import Measure, at_least, at_most
+from abaton.benchmark import Measure, at_least, at_most
 from abaton.cli.output import note
 from abaton.federation import StudyOptions, run_study
-from abaton.lab.compare import interval
+from abaton.lab.strategy_comparison import interval
 from abaton.lab.demo import NOW, demonstration
-from abaton.report.finding import GAINS, LOSES, signed, site_gains
+from abaton.report.findings import GAINS, LOSES, signed, site_gains
 from abaton.store import Store
 
 SEEDS = range(2001, 2011)

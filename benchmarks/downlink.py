@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.bench import Measure, at_least
+from abaton.benchmark import Measure, at_least
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _cnn

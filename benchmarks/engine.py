@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.bench import Measure, at_most
+from abaton.benchmark import Measure, at_most
 from abaton.codecs import parse
-from abaton.control import Rules, Synchronous, TrainSettings, community_model
+from abaton.controller import Rules, Synchronous, TrainSettings, community_model
 from abaton.engines import Driver, VirtualEngine
-from abaton.learning import Examples, Learner, Model, mlp, train_model
+from abaton.learners import Examples, Learner, Model, mlp, train_model
 from abaton.store import Journal, Store
 
 LEARNERS, PARTICIPANTS, ROUNDS, REPEATS = 100, 10, 40, 5

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from abaton.bench import Measure
-from abaton.control import TrainSettings
+from abaton.benchmark import Measure
+from abaton.controller import TrainSettings
 from abaton.lab import Preparation, load
-from abaton.lab.evaluators import Setting, compare
+from abaton.lab.evaluator_experiment import Setting, compare
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 SEEDS = (1990, 1991, 1992)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from abaton.bench import Measure, at_least, at_most, best_seconds
+from abaton.benchmark import Measure, at_least, at_most, best_seconds
 from abaton.governance import (
     Action,
     Ask,
@@ -42,9 +42,9 @@ from abaton.governance import (
     verify,
 )
 from abaton.governance.keys import lock, write_ring
-from abaton.governance.statements import read_receipt
-from abaton.governance.words import stamp, tag
-from abaton.records.deid.pseudonyms import MappingRow
+from abaton.governance.signed_statements import read_receipt
+from abaton.governance.identifiers import stamp, tag
+from abaton.deid.pseudonyms import MappingRow
 from abaton.site import CentreClient, Web
 from abaton.store import Database
 
@@ -196,7 +196,7 @@ import sys
 from pathlib import Path
 from abaton.governance import Inbox, metadata
 from abaton.governance.keys import read_ring
-from abaton.governance.service import Centre, Limits, Listen, serve
+from abaton.governance.intake import Centre, Limits, Listen, serve
 from abaton.store import Database
 folder = Path(sys.argv[1])
 ring = read_ring(folder / "centre.keys", b"benchmark")

@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from abaton.bench import Measure, at_least, at_most
+from abaton.benchmark import Measure, at_least, at_most
 from abaton.cli.output import note
-from abaton.control import POLICIES
+from abaton.controller import POLICIES
 from abaton.engines import Profile
 from abaton.federation import COMMUNITY, POOLED, Reading, StudyOptions, read_sites, run_readings
-from abaton.lab.compare import interval
+from abaton.lab.strategy_comparison import interval
 from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import Study, load_study, write_toml

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.bench import Measure, at_most
+from abaton.benchmark import Measure, at_most
 from abaton.codecs import parse
-from abaton.control import POLICIES, ByStaleness, Rules, Synchronous, TrainSettings, community_model
+from abaton.controller import POLICIES, ByStaleness, Rules, Synchronous, TrainSettings, community_model
 from abaton.engines import Driver, Profile, VirtualEngine
-from abaton.learning import Examples, Learner, Lesson, Model, Score, Trained
+from abaton.learners import Examples, Learner, Lesson, Model, Score, Trained
 from abaton.store import Journal, Keep, Store
-from abaton.vectors import Layout, Role, Tensor, Vector
+from abaton.kernels import Layout, Role, Tensor, Vector
 
 SIZES = (1_000, 10_000, 100_000)
 MIDDLE = SIZES[1]

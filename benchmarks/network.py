@@ -25,7 +25,7 @@ from statistics import median, quantiles
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from abaton.bench import Measure, at_least, at_most
+from abaton.benchmark import Measure, at_least, at_most
 from abaton.cli.output import note
 
 PATIENCE = 600.0
@@ -86,9 +86,9 @@ class _Programs:
     """A centre and its sites; one thread starts them and keeps them running."""
 
     def __init__(self, folder: Path, host: str, port: int, sites: Sequence[str]) -> None:
-        from abaton.engines.flower.centre import Address, Centre
-        from abaton.engines.flower.certificates import issue
-        from abaton.engines.flower.membership import Membership, SitePrograms
+        from abaton.engines.flower.server_processes import Address, Centre
+        from abaton.engines.flower.tls import issue
+        from abaton.engines.flower.site_processes import Membership, SitePrograms
 
         self.folder, address = folder, Address(host, port)
         own = issue(folder / "certificates", address.hosts, datetime.now(UTC))
@@ -141,8 +141,8 @@ class _Programs:
 
 
 def _on_loopback() -> list[Measure]:
-    from abaton.engines.flower.centre import open_post
-    from abaton.engines.flower.programs import free_port
+    from abaton.engines.flower.server_processes import open_post
+    from abaton.engines.flower.supervisor import free_port
 
     with tempfile.TemporaryDirectory() as place:
         programs = _Programs(Path(place), "127.0.0.1", free_port(), SITES)
@@ -213,7 +213,7 @@ def _hostile(programs: _Programs, post: Any) -> list[Measure]:
     """Messages of a centre that was taken over: every form but ours. Each is refused, and the node goes on."""
     from flwr.proto import message_pb2
 
-    from abaton.engines.flower import Parcel, wire
+    from abaton.engines.flower import Parcel, flower_protocol as wire
 
     node = next(node for node, site in programs.centre.admitted().items() if site == "north")
     pid = programs.sites["north"].standing()["pid"]
@@ -272,7 +272,7 @@ def _posting(wire: Any, made: Any) -> Iterator[None]:
 
 def _at_once(programs: _Programs) -> list[Measure]:
     """Several runs, each with a post of its own, ask all nodes at the same time."""
-    from abaton.engines.flower.centre import open_post
+    from abaton.engines.flower.server_processes import open_post
 
     answered: list[str] = []
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from abaton.bench import Measure, at_least
+from abaton.benchmark import Measure, at_least
 from abaton.cli.output import note
 from abaton.federation import COMMUNITY, StudyOptions, run_readings
-from abaton.lab.compare import interval
-from abaton.learning.owning import WAYS
+from abaton.lab.strategy_comparison import interval
+from abaton.learners.personalisation import WAYS
 from abaton.store import Store
 from abaton.study import Study, load_study
 

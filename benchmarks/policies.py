@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from abaton.bench import Measure, at_least, at_most
+from abaton.benchmark import Measure, at_least, at_most
 from abaton.cli.output import note
-from abaton.control import POLICIES
-from abaton.lab.compare import Trial, chosen, compare, gain, interval
-from abaton.lab.harm import harm
-from abaton.lab.settings import Setting, Task, World
+from abaton.controller import POLICIES
+from abaton.lab.strategy_comparison import Trial, chosen, compare, gain, interval
+from abaton.lab.robustness import harm
+from abaton.lab.experiment import Setting, Task, World
 
 DATA = Path(os.environ.get("ABATON_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 SEEDS, ROWS, PARTITION = (1, 2, 3), 10_000, 1990

@@ -1,7 +1,7 @@
 """How many rows the worst centre rebuilds, against how many it guesses: the heart study and the demonstration.
 
 The centre knows the study document, the seed, every model that it sent and every update that came back
-(`abaton.lab.rebuilding`). It sends the first model again and again, the best that it can do to rebuild rows: what it
+(`abaton.lab.reconstruction_attack`). It sends the first model again and again, the best that it can do to rebuild rows: what it
 changed itself cannot hide what the rows change. Each way is measured twice: at a site that answers everything and
 shuffles its rows by the run's seed, and at the same site with the default policy. Without the first, a small second
 number would prove nothing. Updates travel uncompressed, the worst case, and as the study sends them. The guess draws
@@ -21,18 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from abaton.bench import Measure, at_least, at_most
+from abaton.benchmark import Measure, at_least, at_most
 from abaton.cli.output import note
 from abaton.codecs import Key
 from abaton.control.draw import round_key
 from abaton.engines import Profile, TrainTask
-from abaton.engines.worker import Worker
+from abaton.engines.task_handler import Worker
 from abaton.federation import Making, read_sites
-from abaton.federation.contract import Contract
-from abaton.federation.members import Member, federate
-from abaton.federation.studies import StudySite
+from abaton.study_run.task_contract import Contract
+from abaton.study_run.preparation import Member, federate
+from abaton.study_run.coordinator import StudySite
 from abaton.lab.demo import NOW, demonstration
-from abaton.lab.rebuilding import (
+from abaton.lab.reconstruction_attack import (
     Overheard,
     batches_of,
     determined,
@@ -44,11 +44,11 @@ from abaton.lab.rebuilding import (
     singling_out,
     with_difference,
 )
-from abaton.learning import AdmitsAll
-from abaton.records.features import Column
+from abaton.learners import AdmitsAll
+from abaton.features import Column
 from abaton.site import load_site
 from abaton.study import Study, load_study
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 SEED = 1
 LARGEST = 150  # rows that the search is worth its time for; beyond, there are fewer updates than rows anyway

@@ -24,12 +24,12 @@ from typing import Any
 
 import orjson
 
-from abaton.bench import Measure, at_least, at_most
+from abaton.benchmark import Measure, at_least, at_most
 from abaton.records import Deidentifier, Mechanism, Need, Pseudonyms
-from abaton.records.deid.addresses import Addresses, asked
-from abaton.records.deid.need import Deidentification
-from abaton.records.exporting import LOT, Job, deidentified, export
-from abaton.records.sources import Source
+from abaton.deid.reference_index import Addresses, asked
+from abaton.deid.settings import Deidentification
+from abaton.records.export import LOT, Job, deidentified, export
+from abaton.fhir.file_reader import Source
 
 # A ground as an audit chain would hold it: nobody's records are measured.
 GROUND = SimpleNamespace(words="benchmark", chain="0" * 64)

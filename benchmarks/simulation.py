@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from abaton.bench import Measure, at_least
+from abaton.benchmark import Measure, at_least
 from abaton.codecs import parse
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.control.draw import round_key
-from abaton.learning import Crew, Examples, Job, Learner, mlp, sstc_cnn
+from abaton.learners import Crew, Examples, Job, Learner, mlp, sstc_cnn
 
 PEERS = Path(__file__).parent / "peers"
 ROUNDS, PLAIN_ROUNDS, FLOWER_ROUNDS, REPEATS = 300, 40, 20, 3

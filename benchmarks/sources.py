@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import _postgres
 
-from abaton.bench import Measure, at_most
+from abaton.benchmark import Measure, at_most
 from abaton.cli.output import note
-from abaton.lab.hospitals import load_omop, study_text, write_omop
+from abaton.lab.synthetic_hospitals import load_omop, study_text, write_omop
 
 ROWS = int(os.environ.get("ABATON_ROWS", "1000000"))
 PEOPLE = max(200, ROWS // 500)

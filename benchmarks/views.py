@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from abaton.bench import Measure, at_least, at_most, best_seconds
-from abaton.records.fhir.parsing import dump, parse
-from abaton.records.views import View
+from abaton.benchmark import Measure, at_least, at_most, best_seconds
+from abaton.fhir.json_format import dump, parse
+from abaton.views import View
 
 _RACE = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race"
 COLUMNS = [

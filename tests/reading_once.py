@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from abaton.federation import reading
-from abaton.federation.rolls import StillIn
+from abaton.study_run import ingest
+from abaton.study_run.consent_roster import StillIn
 from abaton.site import Site, SiteFile
 
-_READ: dict[object, reading.Reading] = {}
-_read, _reading = reading._read, reading._reading
+_READ: dict[object, ingest.Reading] = {}
+_read, _reading = ingest._read, ingest._reading
 
 
 def _bytes_of(folder: Path) -> str:
@@ -31,17 +31,17 @@ def _bytes_of(folder: Path) -> str:
 
 
 class _Once:
-    """Reads a site as `abaton.federation.reading` does, if it has not read the same one before."""
+    """Reads a site as `abaton.study_run.ingest` does, if it has not read the same one before."""
 
     def __init__(self) -> None:
         self._bytes = ""
 
-    def begin(self, study, file, now, step, gate) -> reading.Reading:
+    def begin(self, study, file, now, step, gate) -> ingest.Reading:
         """Look at the files before the site is opened: that alone changes its database's."""
         self._bytes = _bytes_of(file.folder)
         return _read(study, file, now, step, gate)
 
-    def go_on(self, file: SiteFile, site: Site) -> reading.Reading:
+    def go_on(self, file: SiteFile, site: Site) -> ingest.Reading:
         """What was read before, once the site has agreed to the study."""
         if isinstance(site.gate, StillIn):  # a run is gone on with
             return _reading(file, site)
@@ -56,5 +56,5 @@ class _Once:
 @pytest.fixture(autouse=True)
 def _reading_once(monkeypatch: pytest.MonkeyPatch) -> None:
     once = _Once()
-    monkeypatch.setattr(reading, "_read", once.begin)
-    monkeypatch.setattr(reading, "_reading", once.go_on)
+    monkeypatch.setattr(ingest, "_read", once.begin)
+    monkeypatch.setattr(ingest, "_reading", once.go_on)

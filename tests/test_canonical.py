@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.canonical import canonical, digest
+from abaton.canonical_json import canonical, digest
 from abaton.errors import SettingsError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

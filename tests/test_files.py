@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from abaton.files import replacing, sweep
+from abaton.atomic_files import replacing, sweep
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one_and_no_trace(tmp_path):

@@ -21,15 +21,15 @@ import pytest
 from tests.governance.conftest import DOCUMENT, NOW, STUDY, WHEN, drawing
 
 from abaton.dashboard import Dashboard, make_dashboard
-from abaton.engines.flower.certificates import issue
-from abaton.engines.flower.gate import Bounds, Gate
-from abaton.engines.flower.gate import configure as configure_gate
+from abaton.engines.flower.tls import issue
+from abaton.engines.flower.proxy import Bounds, Gate
+from abaton.engines.flower.proxy import configure as configure_gate
 from abaton.governance import Inbox, Registry, Ring, SenderRole, Senders, metadata
 from abaton.governance.senders import Asked, signed_headers
-from abaton.governance.service import Centre, Limits, Listen, make_app
-from abaton.governance.service.serving import _Server, configure
-from abaton.listening import Port
-from abaton.listening import configure as configure_port
+from abaton.governance.intake import Centre, Limits, Listen, make_app
+from abaton.governance.intake.server import _Server, configure
+from abaton.http_server import Port
+from abaton.http_server import configure as configure_port
 from abaton.store import Database, Store
 
 pytestmark = pytest.mark.network
@@ -92,7 +92,7 @@ def gate(folder, limits: Limits) -> Service:
 
 @pytest.fixture(params=[intake, dashboard, gate], ids=lambda make: make.__name__)
 def service(request, tmp_path, monkeypatch) -> Service:
-    monkeypatch.setattr("abaton.dashboard.gate._BODY_SECONDS", SOON)
+    monkeypatch.setattr("abaton.dashboard.middleware._BODY_SECONDS", SOON)
     limits = Limits(body=1000, head_seconds=SOON, body_seconds=SOON, read_seconds=SOON, each=EACH)
     return request.param(tmp_path, limits)
 
@@ -202,7 +202,7 @@ def test_who_does_not_read_an_answer_is_cut():
 
 
 def test_a_handshake_that_does_not_go_on_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("abaton.listening._HANDSHAKE_SECONDS", SOON)
+    monkeypatch.setattr("abaton.http_server._HANDSHAKE_SECONDS", SOON)
     own = issue(tmp_path / "certificates", ["127.0.0.1"], datetime.now(UTC))
     tls = {"ssl_certfile": str(own.certificate), "ssl_keyfile": str(own.key)}
     config = configure_port(endless, Port(), host="127.0.0.1", port=0, **tls)

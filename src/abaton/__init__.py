@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # importing `typing` would take longer than everything else here
 if TYPE_CHECKING:
-    from abaton.control import POLICIES, Rules, TrainSettings, policy
+    from abaton.controller import POLICIES, Rules, TrainSettings, policy
     from abaton.engines import Profile
     from abaton.federation import Federation, Holding, Run, StudyOptions, run_study
-    from abaton.learning import Examples, Model, SklearnModel, TorchModel, logistic, mlp
+    from abaton.learners import Examples, Model, SklearnModel, TorchModel, logistic, mlp
     from abaton.records import anonymise, deidentify, view
     from abaton.store import Store
     from abaton.study import Study, load_study
@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "control": ("POLICIES", "Rules", "TrainSettings", "policy"),
+    "controller": ("POLICIES", "Rules", "TrainSettings", "policy"),
     "engines": ("Profile",),
     "federation": ("Federation", "Holding", "Run", "StudyOptions", "run_study"),
-    "learning": ("Examples", "Model", "SklearnModel", "TorchModel", "logistic", "mlp"),
+    "learners": ("Examples", "Model", "SklearnModel", "TorchModel", "logistic", "mlp"),
     "records": ("anonymise", "deidentify", "view"),
     "store": ("Store",),
     "study": ("Study", "load_study"),

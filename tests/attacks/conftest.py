@@ -12,17 +12,17 @@ import pytest
 from tests.reading_once import _reading_once  # noqa: F401
 
 from abaton.engines.flower import Parcel
-from abaton.engines.flower.desk import Place
-from abaton.engines.flower.parcels import encode, model_name
-from abaton.federation.members import scale_of
-from abaton.federation.network import StudyDesk
-from abaton.federation.network.joining import _choice
-from abaton.federation.network.messages import body_of, sums_from, worded
-from abaton.federation.signatures import Learned
+from abaton.engines.flower.site_worker import Place
+from abaton.engines.flower.flower_messages import encode, model_name
+from abaton.study_run.preparation import scale_of
+from abaton.study_run import StudyDesk
+from abaton.study_run.invitation import _choice
+from abaton.study_run.messages import body_of, sums_from, worded
+from abaton.study_run.model_signatures import Learned
 from abaton.governance.keys import Kind, PrivateKey
 from abaton.lab.demo import Demonstration, demonstration, opened
-from abaton.learning import Signed
-from abaton.records.features import columns
+from abaton.learners import Signed
+from abaton.features import columns
 from abaton.site import load_site
 from abaton.store import model_digest
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from tests.attacks.conftest import Centre
 
-from abaton.engines.flower.desk import run_folder
+from abaton.engines.flower.site_worker import run_folder
 from abaton.errors import Refused
-from abaton.federation.members import NOTHING_TOLD, federate
-from abaton.federation.network.desk import Folder
-from abaton.federation.network.joining import _choice
-from abaton.federation.reading import read_sites
-from abaton.federation.telling import combinations_told
+from abaton.study_run.preparation import NOTHING_TOLD, federate
+from abaton.study_run.site_service import Folder
+from abaton.study_run.invitation import _choice
+from abaton.study_run.ingest import read_sites
+from abaton.study_run.site_releases import combinations_told
 from abaton.governance import Registry, metadata
-from abaton.records.anonymity import BinHierarchy
-from abaton.records.anonymity.federated import Histogram, choose
-from abaton.records.features import groups
+from abaton.anonymity import BinHierarchy
+from abaton.anonymity.federated_recoding import Histogram, choose
+from abaton.features import groups
 from abaton.site import load_site, subject_tag
 from abaton.store import Database
 from abaton.study import load_study

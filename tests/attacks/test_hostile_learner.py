@@ -7,7 +7,7 @@ import pytest
 from tests.engines.flower.test_flower_engine import TRAINER, Federation
 
 from abaton.codecs import Key, parse
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Arrived,
     Asynchronous,
@@ -24,8 +24,8 @@ from abaton.control import (
     Train,
     step,
 )
-from abaton.control.community import community_model
-from abaton.vectors import Layout, Role, Tensor
+from abaton.controller.aggregation import community_model
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (50,), Role.DENSE)])
 CODEC = parse("raw")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from abaton.codecs import Key, parse
-from abaton.control import POLICIES, Arrived, Commit, Evaluate, Joined, Rules, Scored, State, Train, step
-from abaton.control.community import community_model
-from abaton.vectors import Layout, Role, Tensor
+from abaton.controller import POLICIES, Arrived, Commit, Evaluate, Joined, Rules, Scored, State, Train, step
+from abaton.controller.aggregation import community_model
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (50,), Role.DENSE)])
 CODEC = parse("raw")

@@ -17,25 +17,14 @@ import pytest
 from tests.attacks.conftest import Centre
 from tests.engines.test_engine_contract import MODEL, SETTINGS, check, learners
 
-from abaton.control import (
-    POLICIES,
-    Arrived,
-    Evaluate,
-    Failed,
-    Joined,
-    Rules,
-    Scored,
-    State,
-    Train,
-    score,
-    step,
-)
+from abaton.controller import POLICIES, Arrived, Evaluate, Failed, Joined, Rules, Scored, State, Train, step
+from abaton.metrics import counts
 from abaton.engines import EvaluateTask, TrainTask
-from abaton.engines.answers import Reader
+from abaton.engines.reply_validation import Reader
 from abaton.engines.flower import Parcel
 from abaton.engines.reasons import FAILED, REASONS
-from abaton.federation.network.messages import FIELDS, fields_of, worded
-from abaton.learning import Reply
+from abaton.study_run.messages import FIELDS, fields_of, worded
+from abaton.learners import Reply
 
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
 TASKS = TrainTask("t", "site0", 0, ZEROS, SETTINGS), EvaluateTask("t", "site0", ZEROS)
@@ -116,7 +105,7 @@ def test_mutated_answers_crash_nothing_and_pass_nothing_unchecked(count):
             continue
         passed += 1
         assert json.dumps([event.score, getattr(event, "metrics", {})], allow_nan=False)
-        assert score.sound(event.score)
+        assert counts.sound(event.score)
         if isinstance(event, Arrived):
             assert event.signature in ("", "0f" * 96)
             assert 0 <= event.steps <= SETTINGS.epochs * max(1, event.examples)
@@ -137,8 +126,8 @@ def questions(centre: Centre) -> list[Parcel]:
     """Sound questions of every kind."""
     from dataclasses import asdict, astuple
 
-    from abaton.engines.flower.parcels import encode, model_name
-    from abaton.federation.signatures import new_key
+    from abaton.engines.flower.flower_messages import encode, model_name
+    from abaton.study_run.model_signatures import new_key
 
     start = centre.start()
     near = start + np.float32(0.01)

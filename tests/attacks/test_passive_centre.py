@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from abaton.codecs import Key, parse
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.control.draw import round_key
-from abaton.federation.contract import Contract
-from abaton.federation.learners import ConsentedLearner
-from abaton.lab.hospitals import study_text
-from abaton.lab.rebuilding import (
+from abaton.study_run.task_contract import Contract
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.lab.synthetic_hospitals import study_text
+from abaton.lab.reconstruction_attack import (
     Overheard,
     batches_of,
     difference,
@@ -25,7 +25,7 @@ from abaton.lab.rebuilding import (
     singling_out,
     with_difference,
 )
-from abaton.learning import Examples, Learner, logistic
+from abaton.learners import Examples, Learner, logistic
 from abaton.site import PolicyPart
 from abaton.study import study_from_toml
 

@@ -14,15 +14,15 @@ import pytest
 from tests.attacks.conftest import Centre
 
 from abaton.engines import TrainTask
-from abaton.engines.answers import Reader
+from abaton.engines.reply_validation import Reader
 from abaton.engines.reasons import UNREADABLE_UPDATE
-from abaton.federation.members import scale_of
-from abaton.federation.network import desk as network_desk
-from abaton.federation.network.messages import sums_from
-from abaton.federation.signatures import Signatories, key_place, learned_model, new_key, signing_key
+from abaton.study_run.preparation import scale_of
+from abaton.study_run import site_service as network_desk
+from abaton.study_run.messages import sums_from
+from abaton.study_run.model_signatures import Signatories, key_place, learned_model, new_key, signing_key
 from abaton.governance.keys import PrivateKey
 from abaton.lab.demo import opened
-from abaton.learning import Reply, Signed
+from abaton.learners import Reply, Signed
 from abaton.site import load_site
 from abaton.store import digest_of
 

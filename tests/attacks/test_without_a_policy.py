@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abaton.control.score import micro_f1
+from abaton.metrics.counts import micro_f1
 from abaton.federation import read_sites
-from abaton.federation.coarse import coarse_score
+from abaton.disclosure.rounding import coarse_score
 from abaton.federation.judging import counted
-from abaton.federation.members import deal, sums
+from abaton.study_run.preparation import deal, sums
 from abaton.lab.demo import NOW
 from abaton.site import Ledger, load_site
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from abaton.citizen.pages import Page
 from abaton.citizen.published import reached_by
-from abaton.citizen.serving import beside_intake
+from abaton.citizen.page_server import beside_intake
 from abaton.governance import Inbox, Registry, Ring, metadata
-from abaton.governance.persons import make_codes
-from abaton.governance.service import Centre, Limits, Listen, make_app
-from abaton.governance.service.serving import _Server, configure
-from abaton.site.consent import publish
+from abaton.governance.citizen_enrolment import make_codes
+from abaton.governance.intake import Centre, Limits, Listen, make_app
+from abaton.governance.intake.server import _Server, configure
+from abaton.site.consent_gate import publish
 from abaton.store import Database
 from abaton.study import Study
 from abaton.study.persons import Persons

@@ -9,12 +9,12 @@ import hashlib
 import itertools
 import json
 
-from abaton.citizen.phone import Phone
+from abaton.citizen.browser_api import Phone
 from abaton.errors import Refused
-from abaton.records.deid.deidentifier import Deidentifier
-from abaton.records.deid.need import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
-from abaton.records.deid.pseudonyms import Pseudonyms
-from abaton.records.fhir.parsing import dump, parse
+from abaton.deid.deidentifier import Deidentifier
+from abaton.deid.settings import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
+from abaton.deid.pseudonyms import Pseudonyms
+from abaton.fhir.json_format import dump, parse
 
 SCRUB = (Rule("nodesByType('Narrative')", "redact"), Rule("nodesByType('string')", "scrub"))
 SETTINGS = {

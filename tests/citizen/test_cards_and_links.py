@@ -13,8 +13,8 @@ from tests.citizen.test_citizen_pages import SOURCES
 
 from abaton.citizen.picked import PickedError, Unusable, one_person, read_picked
 from abaton.citizen.preview import prepare
-from abaton.citizen.told import told
-from abaton.records.deid.pseudonyms import Pseudonyms
+from abaton.citizen.study_facts import told
+from abaton.deid.pseudonyms import Pseudonyms
 from abaton.records.fhir.bundles import opened
 from abaton.study.persons import Hospital, Persons
 

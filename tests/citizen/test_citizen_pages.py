@@ -14,7 +14,7 @@ import pytest
 
 import abaton.citizen
 from abaton.citizen.pages import POLICY, Page, fingerprint, write_page
-from abaton.citizen.serving import beside_intake
+from abaton.citizen.page_server import beside_intake
 from abaton.errors import Refused, SettingsError
 
 SOURCES = Path(abaton.citizen.__file__).parent / "page"

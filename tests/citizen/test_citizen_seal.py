@@ -13,7 +13,7 @@ from tests.governance.conftest import DOCUMENT, WHEN, drawing
 
 from abaton.governance import Header, Ring, opened
 from abaton.governance.keys import PublicKey, PublicRing, verifier
-from abaton.governance.statements import read_order
+from abaton.governance.signed_statements import read_order
 
 SIZES = [0, 1, 65_535, 65_536, 65_537, 200_000]
 pytestmark = pytest.mark.slow

@@ -25,7 +25,7 @@ from tests.citizen.browsers import (
 )
 from tests.citizen.centre import House, house, now
 
-from abaton.site.consent import publish
+from abaton.site.consent_gate import publish
 from abaton.study import Study
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

@@ -10,10 +10,10 @@ from datetime import date
 import pytest
 from tests.citizen.conftest import HERE, served_form
 
-from abaton.citizen.phone import Phone
+from abaton.citizen.browser_api import Phone
 from abaton.citizen.picked import PickedError, Unusable, read_picked
 from abaton.citizen.preview import Fate, prepare
-from abaton.citizen.told import told
+from abaton.citizen.study_facts import told
 from abaton.errors import Refused
 from abaton.records import Need, Pseudonyms, opened
 from abaton.study import StudyError, study_from_toml

@@ -34,7 +34,7 @@ class Block:
         if name.split(".")[0] in {BLOCKED!r}:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Block())
-from abaton.citizen.phone import Phone
+from abaton.citizen.browser_api import Phone
 phone = Phone()
 phone.open_study({served_form(study)!r}, {study.hash!r}, "2026-11-17")
 print(phone.pick(b'{{"resourceType":"Patient","id":"7","birthDate":"1980-02-03"}}'))
@@ -53,10 +53,10 @@ def test_a_study_with_learning_is_read_without_what_trains():
 import sys
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {BLOCKED!r} or name in ("abaton.control", "abaton.codecs", "abaton.learning"):
+        if name.split(".")[0] in {BLOCKED!r} or name in ("abaton.controller", "abaton.codecs", "abaton.learners"):
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Block())
-from abaton.citizen.phone import Phone
+from abaton.citizen.browser_api import Phone
 Phone().open_study({served_form(study)!r}, {study.hash!r}, "2026-11-17")
 """
     subprocess.run([sys.executable, "-c", code], check=True)

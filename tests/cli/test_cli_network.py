@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
-from abaton.engines.flower.centre import Address, read_address, write_address
-from abaton.engines.flower.certificates import issue, node_key
+from abaton.engines.flower.server_processes import Address, read_address, write_address
+from abaton.engines.flower.tls import issue, node_key
 from abaton.errors import Refused, SettingsError
-from abaton.federation.network import FIELDS
-from abaton.federation.network.joining import NodeKey, private_files, read_invitation
+from abaton.study_run import FIELDS
+from abaton.study_run.invitation import NodeKey, private_files, read_invitation
 from abaton.lab.demo import demonstration
 from abaton.site import load_site
 from abaton.study import load_study

@@ -45,7 +45,7 @@ def test_the_network_needs_tls(run):
 
 def test_a_missing_web_framework_is_told_politely(run, monkeypatch):
     for name in list(sys.modules):
-        if name.startswith(("abaton.governance.service", "fastapi")):
+        if name.startswith(("abaton.governance.intake", "fastapi")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     said = run("serve", "intake", "--keys", "centre.keys", code=2)
@@ -60,7 +60,7 @@ def test_a_study_is_published_with_its_content(run, tmp_path):
     with Database(tmp_path / "governance.db", metadata) as database:
         (found,) = Registry(database).studies()
     assert (found.study, found.document, found.version) == (study.study.id, study.hash, 1)
-    from abaton.canonical import digest
+    from abaton.canonical_json import digest
 
     assert digest(json.loads(found.content)) == study.hash
     assert found.ends < found.keep_until

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from abaton.cli import app
 from abaton.codecs import Key, parse
-from abaton.codecs.advise import advise
+from abaton.codecs.advisor import advise
 from abaton.errors import AbatonError, PayloadError, SettingsError
 from abaton.lab import build
 from abaton.store import Store
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 KEY = Key(b"round", "north")
 LAYOUT = Layout(

@@ -12,8 +12,8 @@ from abaton.cli import main
 from abaton.governance import Audit, Entry, Registry, Vault, metadata
 from abaton.governance.keys import read_public
 from abaton.governance.withdrawal import Cascade, CascadeStep, Waiting
-from abaton.governance.words import tag
-from abaton.records.deid.pseudonyms import MappingRow
+from abaton.governance.identifiers import tag
+from abaton.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
 NOW = datetime.now(UTC)

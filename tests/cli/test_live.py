@@ -22,8 +22,8 @@ from tests.lab import four
 from abaton.cli.course import Course, plain_line, sparkline, states_of
 from abaton.cli.live import watching
 from abaton.cli.screen import View
-from abaton.control import Arrived, Failed, Joined, State
-from abaton.control.state import Assignment, Member
+from abaton.controller import Arrived, Failed, Joined, State
+from abaton.controller.state import Assignment, Member
 
 
 def a_run(folder: Path) -> None:

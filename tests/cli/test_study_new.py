@@ -16,10 +16,10 @@ import typer
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
-from abaton.cli.asking import asked_study
-from abaton.records.features import Kind, Outcome
+from abaton.cli.study_wizard import asked_study
+from abaton.features import Kind, Outcome
 from abaton.study import load_study, notes_on
-from abaton.study.starting import starter
+from abaton.study.template import starter
 
 TYPED = [
     ("Title", "Kidneys after a check-up"),

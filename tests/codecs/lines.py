@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abaton.codecs.spec import CODECS
-from abaton.vectors import Layout, Role, Tensor
+from abaton.codecs.registry import CODECS
+from abaton.kernels import Layout, Role, Tensor
 
 # Settings to try for each codec; a codec that is not named here is tried as it is.
 SETTINGS = {

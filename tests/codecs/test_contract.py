@@ -7,7 +7,7 @@ import pytest
 
 from abaton.codecs import Key, KeyPurpose, Raw, chain, parse
 from abaton.errors import LayoutError, PayloadError, SettingsError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (2, 3), Role.DENSE), Tensor("bias", (2,), Role.BIAS)])
 KEY = Key(b"round one", "north", b"only here")

@@ -9,7 +9,7 @@ import pytest
 
 from abaton.codecs import Difference, Downlink, Key, downlink_of, follow, lacking, parse
 from abaton.errors import PayloadError, SettingsError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (60, 50), Role.DENSE), Tensor("bias", (50,), Role.BIAS)])
 LINES = (

@@ -7,8 +7,8 @@ import pytest
 from lines import LAYOUTS, LINES, MIXED, updates
 
 from abaton.codecs import Key, parse, rotated
-from abaton.codecs.spec import CODECS
-from abaton.codecs.wire import read
+from abaton.codecs.registry import CODECS
+from abaton.codecs.payload_format import read
 from abaton.errors import LayoutError, PayloadError, SettingsError
 
 ROUND = b"round one"

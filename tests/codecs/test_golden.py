@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from abaton.codecs import Key, parse
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout(
     [

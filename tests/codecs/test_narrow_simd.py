@@ -12,7 +12,7 @@ import pytest
 from lines import LINES
 
 from abaton.codecs import Key, parse
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout(
     [

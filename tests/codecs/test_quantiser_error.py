@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from abaton.codecs import Key, parse
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 EXPECTED = {
     "quicfl": (1.4654, 0.2136, 0.04264, 0.00951),

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abaton.codecs import Key, parse, wire
+from abaton.codecs import Key, parse, payload_format
 from abaton.codecs.blocks import split
 from abaton.errors import LayoutError, PayloadError, SettingsError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 CODECS = [
     "quicfl(bits=1)", "quicfl(bits=2)", "quicfl(bits=3)", "quicfl(bits=4)", "quicfl(bits=2, shared_bits=0)",
@@ -160,7 +160,7 @@ def test_a_refused_payload_leaves_the_sum_as_it_was(codec):
     body = bytearray(good[24:-4])
     body[0] ^= 255
     with pytest.raises(PayloadError):
-        total.add(wire.pack(codec.code, layout, body), 1.0, KEY.learner)
+        total.add(payload_format.pack(codec.code, layout, body), 1.0, KEY.learner)
     np.testing.assert_array_equal(total.mean(), before)
 
 
@@ -187,7 +187,7 @@ def test_broken_bodies_with_a_good_checksum(line, data):
     cut = data.draw(st.integers(0, len(body)))
     extra = data.draw(st.binary(max_size=20))
     for changed in (body, body[:cut], body + extra):
-        hostile(codec, wire.pack(codec.code, layout, changed), layout)
+        hostile(codec, payload_format.pack(codec.code, layout, changed), layout)
 
 
 @pytest.mark.parametrize("line", CODECS)
@@ -195,7 +195,7 @@ def test_broken_bodies_with_a_good_checksum(line, data):
 @given(body=st.binary(max_size=600), size=st.sampled_from([0, 3, 1024]))
 def test_random_bodies_with_a_good_checksum(line, body, size):
     codec, layout = parse(line).codec, flat(size)
-    hostile(codec, wire.pack(codec.code, layout, body), layout)
+    hostile(codec, payload_format.pack(codec.code, layout, body), layout)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 1e300])
@@ -204,7 +204,7 @@ def test_an_impossible_norm_is_refused(codec, value):
     body = bytearray(codec.encode(normal(1024), layout, KEY)[24:-4])
     body[8:16] = struct.pack("<d", value)
     try:
-        decoded = codec.decode(wire.pack(codec.code, layout, body), layout, KEY)
+        decoded = codec.decode(payload_format.pack(codec.code, layout, body), layout, KEY)
     except PayloadError:
         return
     assert np.isfinite(decoded).all()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lines import LINES, MIXED, updates
 
 from abaton.codecs import Key, parse
-from abaton.codecs.wire import OVERHEAD, read
+from abaton.codecs.payload_format import OVERHEAD, read
 from abaton.errors import PayloadError
 
 KEY = Key(b"round one", "north")

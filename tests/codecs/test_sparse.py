@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lines import LAYOUTS, MIXED, updates
 
 from abaton.codecs import Key, Sstc, Stc
-from abaton.codecs.sparse import share, split
+from abaton.codecs.sparse_codec import share, split
 from abaton.codecs.sstc import pools_of
-from abaton.codecs.wire import OVERHEAD
-from abaton.vectors import Layout, Role, Tensor
+from abaton.codecs.payload_format import OVERHEAD
+from abaton.kernels import Layout, Role, Tensor
 
 KEY = Key(b"round one", "north")
 CODINGS = pytest.mark.parametrize("coding", ["golomb", "context"])

@@ -17,7 +17,7 @@ from abaton.codecs import (
     with_error_feedback,
 )
 from abaton.errors import Refused, SettingsError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (50, 40), Role.DENSE), Tensor("bias", (50,), Role.BIAS)])
 KEY = Key(b"round one", "north", b"only here")

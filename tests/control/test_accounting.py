@@ -8,7 +8,7 @@ import pytest
 from immutables import Map
 
 from abaton.codecs import parse
-from abaton.control import (
+from abaton.controller import (
     SPENT,
     Arrived,
     Asynchronous,
@@ -28,7 +28,7 @@ from abaton.control import (
     community_model,
     step,
 )
-from abaton.control.privacy import (
+from abaton.controller.differential_privacy import (
     Round,
     curve,
     epsilon_of_releases,
@@ -36,8 +36,8 @@ from abaton.control.privacy import (
     releases_within,
 )
 from abaton.errors import AbatonError, SettingsError
-from abaton.lab.privacy import zcdp_bound
-from abaton.vectors import Layout, Role, Tensor
+from abaton.lab.privacy_planner import zcdp_bound
+from abaton.kernels import Layout, Role, Tensor
 
 DELTA = 1e-5
 
@@ -117,7 +117,7 @@ def test_without_the_package_one_line_says_how_to_get_it(monkeypatch):
 def test_control_does_not_import_the_accountant_by_itself():
     import subprocess
 
-    code = "import sys, abaton.control, abaton.engines; assert 'dp_accounting' not in sys.modules"
+    code = "import sys, abaton.controller, abaton.engines; assert 'dp_accounting' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

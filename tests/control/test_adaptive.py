@@ -1,6 +1,6 @@
 import pytest
 
-from abaton.control import Thresholds
+from abaton.controller import Thresholds
 from abaton.control.adaptive import sends, staleness_limit
 
 

@@ -7,7 +7,7 @@ import pytest
 from test_step import arrived, joined, of, scored
 
 from abaton.codecs import Key, parse
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     SPENT,
     Arrived,
@@ -34,7 +34,7 @@ from abaton.control import (
 )
 from abaton.control.draw import round_key
 from abaton.errors import SettingsError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (8,), Role.DENSE)])
 

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from abaton.codecs import Key, parse
-from abaton.control import POLICIES, Rules, community_model
-from abaton.control.community import Newest
+from abaton.controller import POLICIES, Rules, community_model
+from abaton.controller.aggregation import Newest
 from abaton.errors import AbatonError, LayoutError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (50,), Role.DENSE)])
 CODEC = parse("raw")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from test_step import arrived, joined, of
 
-from abaton.control import (
+from abaton.controller import (
     Asynchronous,
     ByExamples,
     ByValidation,

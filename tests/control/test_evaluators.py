@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 from test_step import arrived, of
 
-from abaton.control import ByValidation, Evaluate, Joined, Left, Rules, State, step
-from abaton.control.evaluators import difference, together
+from abaton.controller import ByValidation, Evaluate, Joined, Left, Rules, State, step
+from abaton.controller.evaluator_selection import difference, together
 
 # Five pairs of learners, each pair with two classes of ten.
 LABELS = {f"site{i}": tuple(10 if j // 2 == i % 5 else 0 for j in range(10)) for i in range(10)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_step import arrived, joined, of, scored
 
-from abaton.control import (
+from abaton.controller import (
     Asynchronous,
     ByValidation,
     Commit,

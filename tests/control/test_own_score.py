@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from abaton.control import Arrived, Asynchronous, ByValidation, Commit, Joined, Rules, Scored, State, step
-from abaton.control.score import from_confusion
+from abaton.controller import Arrived, Asynchronous, ByValidation, Commit, Joined, Rules, Scored, State, step
+from abaton.metrics.counts import from_confusion
 
 PROUD = from_confusion([[50, 0], [0, 50]])  # right about everything, by its own labels
 OTHERS = from_confusion([[1, 9], [9, 1]])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from abaton.codecs import Key, parse
-from abaton.control import (
+from abaton.controller import (
     Adam,
     Asynchronous,
     Krum,
@@ -16,7 +16,7 @@ from abaton.control import (
     community_model,
 )
 from abaton.errors import SettingsError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (20,), Role.DENSE)])
 CODEC = parse("raw")

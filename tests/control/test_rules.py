@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Asynchronous,
     Blend,
@@ -73,7 +73,7 @@ def test_what_is_no_part_of_an_open_kind_is_refused_with_what_it_lacks(name, wro
     with pytest.raises(SettingsError) as raised:
         Rules(learners=4, rounds=2, **{name: WRONG[wrong]})
     assert raised.value.what.startswith(f"{name} is {WRONG[wrong]!r}, which has no ")
-    assert raised.value.remedy == f"use {known}, or a subclass of abaton.control.{kind}"
+    assert raised.value.remedy == f"use {known}, or a subclass of abaton.controller.{kind}"
 
 
 def test_what_lacks_is_told_by_its_name_and_what_it_takes():

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics
 
-from abaton.control import score
-from abaton.learning.metrics import count
+from abaton.metrics import counts as score
+from abaton.metrics.predictions import count
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

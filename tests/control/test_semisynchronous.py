@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from test_step import arrived, joined, of
 
-from abaton.control import (
+from abaton.controller import (
     Cancel,
     Commit,
     Failed,

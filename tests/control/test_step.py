@@ -1,4 +1,4 @@
-"""The numbered invariants of control/step.py, each tested, by hand and over random orders of events."""
+"""The numbered invariants of controller/state_machine.py, each tested, by hand and over random orders of events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Arrived,
     Asynchronous,

@@ -24,7 +24,7 @@ from tests.report.test_run import row
 from abaton.dashboard import Dashboard, ViewerRole, add_token, load_access
 from abaton.governance import Action, Registry, metadata, take_snapshot
 from abaton.governance.withdrawal import Cascade, CascadeStep
-from abaton.governance.words import tag
+from abaton.governance.identifiers import tag
 from abaton.store import Database, Store
 
 pytestmark = pytest.mark.browser
@@ -35,7 +35,7 @@ RUNNER = """
 import sys, time
 from pathlib import Path
 from abaton import Federation, Rules, mlp
-from abaton.lab.hospitals import tables
+from abaton.lab.synthetic_hospitals import tables
 made = Federation(mlp(features=8, classes=2, hidden=(16,)), tables(7, 0.3), Rules(rounds=int(sys.argv[2])))
 made.run(store=Path(sys.argv[1]), watch=lambda state, event: time.sleep(float(sys.argv[3])))
 """

@@ -10,7 +10,7 @@ import pytest
 from tests.dashboard.told import served, tell
 
 from abaton.dashboard import Dashboard
-from abaton.dashboard.cache import Cache
+from abaton.dashboard.response_cache import Cache
 from abaton.dashboard.live import Live
 from abaton.store import Journal, ModelRow
 

@@ -10,7 +10,7 @@ import pytest
 from tests.dashboard.told import HOSTILE, LEARNERS, tell
 from tests.report.test_run import row
 
-from abaton.report import AXES, TITLES, activity_figures, templating
+from abaton.report import AXES, TITLES, activity_figures, html_renderer
 from abaton.store import RunRow, activity, head, points
 
 
@@ -209,7 +209,7 @@ def test_the_report_draws_what_the_page_draws(looking, store):
     drawn = activity_figures(activity(store, "r", first=True), words=AXES["at"])
     assert json.loads(json.dumps(drawn)) == shown
     assert set(shown) == set(TITLES)
-    page = templating.environment().get_template("machine.html").module.activity(drawn, TITLES)
+    page = html_renderer.environment().get_template("machine.html").module.activity(drawn, TITLES)
     for name, (title, _) in TITLES.items():
         assert f'data-figure="{name}"' in page
         assert f'<h3 id="f-{name}">{title}</h3>' in page

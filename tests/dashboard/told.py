@@ -65,11 +65,11 @@ def train(store: Store, run: str, codec: str) -> None:
     """Let five learners of different speed really train, weighted by validation, and keep the run under a name."""
     import numpy as np
 
-    from abaton.control import POLICIES, Rules, TrainSettings
+    from abaton.controller import POLICIES, Rules, TrainSettings
     from abaton.engines import Profile
     from abaton.federation import Dossier, Federation, Holding
-    from abaton.learning import Examples, mlp
-    from abaton.learning.metrics import measures
+    from abaton.learners import Examples, mlp
+    from abaton.metrics.predictions import measures
 
     draw = np.random.default_rng(7)
     truth = draw.normal(size=12)
@@ -142,8 +142,8 @@ def sign_in(client: Client, token: str) -> str:
 @contextlib.contextmanager
 def served(dashboard: Dashboard) -> Iterator[str]:
     """The address of a dashboard, which runs in a thread."""
-    from abaton.governance.service.centre import Limits
-    from abaton.governance.service.serving import Listen, _Server, configure
+    from abaton.governance.intake.intake_service import Limits
+    from abaton.governance.intake.server import Listen, _Server, configure
 
     ready: queue.Queue[str] = queue.Queue()
     config = configure(make_dashboard(dashboard), Listen(port=0), Limits())

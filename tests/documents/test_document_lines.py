@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.study.long_form import long_starter
 
-from abaton.documents.lines import line_numbers, nearest_line
+from abaton.documents.line_numbers import line_numbers, nearest_line
 
 HARD = '''# comment with [brackets] = "x"
 a.b = 1

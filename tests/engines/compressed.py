@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from abaton.codecs import Key, parse
-from abaton.control import (
+from abaton.controller import (
     Arrived,
     Asynchronous,
     Blend,
@@ -25,7 +25,7 @@ from abaton.control import (
 )
 from abaton.control.draw import round_key
 from abaton.engines import Driver, Engine, Outcome
-from abaton.learning import Examples, Learner, Update, logistic
+from abaton.learners import Examples, Learner, Update, logistic
 from abaton.store import Journal, model_digest
 
 MODEL = logistic(features=400)

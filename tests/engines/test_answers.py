@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.test_engine_contract import MODEL, SETTINGS, Kept, check, learners
 
-from abaton.control import Arrived, Failed, Scored
+from abaton.controller import Arrived, Failed, Scored
 from abaton.engines import EvaluateTask, TrainTask
-from abaton.engines.answers import Reader, header
-from abaton.learning import Reply
+from abaton.engines.reply_validation import Reader, header
+from abaton.learners import Reply
 
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
 TRAIN, EVALUATE = TrainTask("t", "a", 0, ZEROS, SETTINGS), EvaluateTask("t", "a", ZEROS)

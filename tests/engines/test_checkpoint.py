@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from abaton.codecs import parse
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Adam,
     Arrived,
@@ -27,12 +27,12 @@ from abaton.control import (
     community_model,
     from_row,
 )
-from abaton.control.community import Newest
-from abaton.control.state import from_plain, to_plain
+from abaton.controller.aggregation import Newest
+from abaton.controller.state import from_plain, to_plain
 from abaton.engines import Checkpoints, Driver, VirtualEngine
 from abaton.engines.checkpoint import SHARE, Checkpoint
 from abaton.errors import SettingsError, StoreError
-from abaton.learning import Examples, Learner, logistic
+from abaton.learners import Examples, Learner, logistic
 from abaton.store import Journal, SlotFile, Store
 
 SETTINGS = TrainSettings(epochs=1, batch_size=10)

@@ -14,11 +14,11 @@ from tests.engines.compressed import DOWN, MODEL, RUNS, SIZE
 from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.codecs import parse
-from abaton.control import Arrived, ByExamples, Scored, community_model
+from abaton.controller import Arrived, ByExamples, Scored, community_model
 from abaton.engines import Checkpoints, Driver, Engine, LocalEngine, Profile, Replayed, VirtualEngine
 from abaton.engines.flower import FlowerEngine, Lost, Network
-from abaton.engines.flower.desk import Desk, Place
-from abaton.learning import Learner
+from abaton.engines.flower.site_worker import Desk, Place
+from abaton.learners import Learner
 from abaton.store import Journal, Store
 
 

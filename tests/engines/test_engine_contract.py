@@ -18,7 +18,7 @@ from sklearn.linear_model import SGDClassifier
 from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.codecs import Key, parse
-from abaton.control import (
+from abaton.controller import (
     Arrived,
     Asynchronous,
     ByValidation,
@@ -48,9 +48,9 @@ from abaton.engines import (
     VirtualEngine,
 )
 from abaton.engines.flower import FlowerEngine, Lost, Network
-from abaton.engines.flower.desk import Desk, Place
+from abaton.engines.flower.site_worker import Desk, Place
 from abaton.errors import LayoutError, Refused
-from abaton.learning import Examples, Learner, SklearnModel, Update
+from abaton.learners import Examples, Learner, SklearnModel, Update
 from abaton.store import Journal, Store
 
 CODEC = parse("raw")

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from abaton.codecs import parse
-from abaton.control import POLICIES, Rules, TrainSettings, community_model
+from abaton.controller import POLICIES, Rules, TrainSettings, community_model
 from abaton.engines import Driver, Profile, VirtualEngine
-from abaton.learning import Examples, Learner, Lesson, Model, Score, Trained
+from abaton.learners import Examples, Learner, Lesson, Model, Score, Trained
 from abaton.store import Journal, Store, digest_of
-from abaton.vectors import Layout, Role, Tensor, Vector
+from abaton.kernels import Layout, Role, Tensor, Vector
 
 CODECS = ("raw", "ecdq(bits=2)", "error_feedback | stc(sparsity=0.1)")
 SIZE = 1024

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.engines.test_engine_contract import SETTINGS, learners
 
-from abaton.control import Failed, Joined, Left, Scored, TrainSettings
+from abaton.controller import Failed, Joined, Left, Scored, TrainSettings
 from abaton.engines import EvaluateTask, TrainTask
-from abaton.engines.ledger import MOST_DEATHS, Duty, Ledger
+from abaton.engines.task_queue import MOST_DEATHS, Duty, Ledger
 
 ZEROS = np.zeros(5, np.float32)
 TRAINS, EVALUATES = Duty("a", evaluates=False), Duty("a", evaluates=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from abaton.codecs import Key, parse
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Arrived,
     Asynchronous,
@@ -30,7 +30,7 @@ from abaton.control import (
 from abaton.control.draw import round_key
 from abaton.engines import Driver, EvaluateTask, LocalEngine, Replayed, TrainTask, VirtualEngine
 from abaton.errors import SettingsError
-from abaton.learning import Examples, Learner, Personal, SklearnModel, Update
+from abaton.learners import Examples, Learner, Personal, SklearnModel, Update
 from abaton.store import Journal, Store
 
 SETTINGS = TrainSettings(epochs=2, batch_size=10)

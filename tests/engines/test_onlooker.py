@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sql
 
 from abaton.codecs import parse
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Arrived,
     Commit,
@@ -20,7 +20,7 @@ from abaton.control import (
     step,
 )
 from abaton.engines import Driver, Profile, VirtualEngine
-from abaton.learning import Examples, Learner, logistic
+from abaton.learners import Examples, Learner, logistic
 from abaton.store import Journal, RunRow, Store, schema
 
 MODEL = logistic(features=4)

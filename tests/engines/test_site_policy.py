@@ -13,12 +13,12 @@ from tests.engines.flower.loop import LoopPost, TwoDesks
 from tests.engines.test_engine_contract import MODEL, SETTINGS, Kept, heard
 
 from abaton.codecs import parse
-from abaton.control import Arrived, Failed, Scored, Thresholds, TrainSettings
+from abaton.controller import Arrived, Failed, Scored, Thresholds, TrainSettings
 from abaton.engines import Engine, EvaluateTask, LocalEngine, TrainTask, VirtualEngine
 from abaton.engines.flower import FlowerEngine, Network
-from abaton.engines.flower.desk import Desk, Place
+from abaton.engines.flower.site_worker import Desk, Place
 from abaton.errors import Refused
-from abaton.learning import Examples, Learner, Reply, Request
+from abaton.learners import Examples, Learner, Reply, Request
 
 CODEC = "error_feedback | stc(sparsity=0.5)"
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
@@ -85,7 +85,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 def log(tmp_path: Path) -> Iterator[Path]:
     """Where the site's log goes, also that of its processes."""
     file = tmp_path / "site.log"
-    handler, logger = logging.FileHandler(file), logging.getLogger("abaton.engines.worker")
+    handler, logger = logging.FileHandler(file), logging.getLogger("abaton.engines.task_handler")
     logger.addHandler(handler)
     yield file
     logger.removeHandler(handler)

@@ -12,11 +12,11 @@ from sklearn.linear_model import SGDClassifier
 from tests.engines.flower.loop import LoopPost, TwoDesks
 
 from abaton.codecs import parse
-from abaton.control import POLICIES, Rules, State, TrainSettings, community_model
+from abaton.controller import POLICIES, Rules, State, TrainSettings, community_model
 from abaton.engines import Driver, Engine, LocalEngine, Running, VirtualEngine, live, local
 from abaton.engines.flower import FlowerEngine, Network
-from abaton.engines.flower.desk import Desk, Place
-from abaton.learning import Examples, Learner, Personal, SklearnModel
+from abaton.engines.flower.site_worker import Desk, Place
+from abaton.learners import Examples, Learner, Personal, SklearnModel
 from abaton.store import Journal, Store
 
 NAMES = ("a", "b", "c")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from abaton.codecs import parse
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Arrived,
     Failed,
@@ -17,7 +17,7 @@ from abaton.control import (
 )
 from abaton.engines import Driver, Profile, TrainTask, VirtualEngine
 from abaton.errors import SettingsError
-from abaton.learning import Examples, Learner, logistic
+from abaton.learners import Examples, Learner, logistic
 from abaton.store import Journal, Store
 
 SETTINGS = TrainSettings(epochs=2, batch_size=10)

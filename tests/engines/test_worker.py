@@ -10,10 +10,10 @@ from tests.engines.test_engine_contract import MODEL, SETTINGS
 
 from abaton.codecs import parse
 from abaton.engines import EvaluateTask, TrainTask
-from abaton.engines.site import SiteState
-from abaton.engines.worker import Worker
+from abaton.engines.site_state import SiteState
+from abaton.engines.task_handler import Worker
 from abaton.errors import LayoutError, Refused, StoreError
-from abaton.learning import Examples, Learner, Reply, Request
+from abaton.learners import Examples, Learner, Reply, Request
 
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
 CANARY = "patient Zanzibar-4711"

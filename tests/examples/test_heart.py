@@ -14,9 +14,9 @@ from fhir.resources.R4B import get_fhir_model_class
 from tests.records.making import HELD
 
 from abaton.records import Consented, Deidentifier, Pseudonyms, Record, Rule, problems
-from abaton.records.anonymity.federated import choose
-from abaton.records.deid.need import Need
-from abaton.records.features import Reason, featurise, hidden, histogram, pooled, scaled, statistics
+from abaton.anonymity.federated_recoding import choose
+from abaton.deid.settings import Need
+from abaton.features import Reason, featurise, hidden, histogram, pooled, scaled, statistics
 from abaton.site.tables.mapping import load_mapping
 from abaton.site.tables.source import TableSource
 from abaton.study import load_study, notes_on

@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from abaton.codecs import Codec, Raw
-from abaton.control import Optimiser, Pacing, Robust, Weighting, ask_all, mix
-from abaton.learning import mlp
+from abaton.controller import Optimiser, Pacing, Robust, Weighting, ask_all, mix
+from abaton.learners import mlp
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
 from abaton.federation import COMMUNITY, Member, Rows
-from abaton.federation.explaining import (
+from abaton.study_run.interpretability import (
     SiteExplained,
     coefficients_of,
     explanation_of,
@@ -22,9 +22,9 @@ from abaton.federation.explaining import (
 )
 from abaton.federation.gains import OWN, GainSettings, personal_row, site_gain
 from abaton.federation.personalising import keep_own, kept_own, own_path
-from abaton.learning import Examples, logistic, train_model
-from abaton.learning.clinical import auroc, count_scores
-from abaton.records.features import Column, Scaled
+from abaton.learners import Examples, logistic, train_model
+from abaton.metrics.classification import auroc, count_scores
+from abaton.features import Column, Scaled
 from abaton.site import Limits
 from abaton.study import Explanation, Learning
 
@@ -168,7 +168,7 @@ def test_coefficients_are_log_odds_by_deviation_and_by_unit_and_have_no_interval
     odds = np.log(said / (1 - said))
     assert age["per_deviation"] == pytest.approx(odds[1] - odds[0], abs=1e-4)
     assert not {"low", "high"} & set(age)
-    from abaton.learning import Personal, mlp
+    from abaton.learners import Personal, mlp
 
     deep = mlp(features=len(COLUMNS), classes=2, hidden=(3,))
     assert coefficients_of(deep, deep.initial(0), COLUMNS, USE) == []

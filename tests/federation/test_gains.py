@@ -12,9 +12,9 @@ from abaton.federation import COMMUNITY, Member, Rows
 from abaton.federation.baselines import train_alone
 from abaton.federation.gains import OWN, GainSettings, SiteGain, gains_row, personal_row, site_gain
 from abaton.federation.judging import site_counts
-from abaton.learning import logistic
-from abaton.learning.clinical import judge
-from abaton.records.features import Scaled
+from abaton.learners import logistic
+from abaton.metrics.classification import judge
+from abaton.features import Scaled
 from abaton.study import Evaluation, Learning
 
 WISH = GainSettings(epochs=8, seed=3, resamples=50)

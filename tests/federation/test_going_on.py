@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abaton.control import POLICIES, Arrived, Privacy, Rules, TrainSettings
+from abaton.controller import POLICIES, Arrived, Privacy, Rules, TrainSettings
 from abaton.engines import checkpoint
 from abaton.errors import SettingsError
 from abaton.federation import Dossier, Federation
-from abaton.learning import Examples, logistic
+from abaton.learners import Examples, logistic
 from abaton.store import Journal, Keep, Store, plan, prune
 
 ROUNDS = 9

@@ -15,14 +15,14 @@ from tests.study.long_form import long_starter
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
-from abaton.engines.flower.certificates import issue
-from abaton.engines.flower.desk import Place
+from abaton.engines.flower.tls import issue
+from abaton.engines.flower.site_worker import Place
 from abaton.errors import Refused, SettingsError
 from abaton.federation import run_study
-from abaton.federation.learners import ConsentedLearner
-from abaton.federation.network import StudyDesk, Wish
-from abaton.federation.network.joining import Invitation, check_invited
-from abaton.federation.network.messages import body_of, worded
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run import StudyDesk, Wish
+from abaton.study_run.invitation import Invitation, check_invited
+from abaton.study_run.messages import body_of, worded
 from abaton.lab.demo import NOW, opened
 from abaton.report import page_of
 from abaton.site import SiteError, load_site

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.federation import Member, Members, Rows, judge_models, site_counts
-from abaton.federation.prepared import Prepared, Scale
-from abaton.learning import logistic, mlp, train_model
-from abaton.learning.clinical import count_scores, judge
-from abaton.records.features import Column, Scaled, Statistics
+from abaton.study_run.preparation_state import Prepared, Scale
+from abaton.learners import logistic, mlp, train_model
+from abaton.metrics.classification import count_scores, judge
+from abaton.features import Column, Scaled, Statistics
 from abaton.study import Evaluation, Learning
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def federation(classes: tuple[str, ...] = ("no", "yes"), small: int = 0, label=(
 def trained(model, made: Members):
     data = made.each[0].rows.train
     settings = TrainSettings(epochs=30, learning_rate=0.1)
-    from abaton.federation.learners import examples
+    from abaton.study_run.consented_learner import examples
 
     return train_model(model, model.initial(0), examples(data), settings, np.random.default_rng(0)).vector
 
@@ -63,7 +63,7 @@ def test_the_sum_of_the_sites_counts_is_judged_as_one_pile():
     judged = judge_models(Learning(), made, model, {"community": vector}, everybody, resamples=100)
     lines = {each["subset"]: each for each in judged["lines"]}
     assert set(lines) == {"all sites", "north", "south", "sex: a", "sex: b"}
-    from abaton.federation.learners import examples
+    from abaton.study_run.consented_learner import examples
 
     scores = np.concatenate([model.score(vector, examples(m.test)).predictions[:, 1] for m in made.each])
     labels = np.concatenate([m.test.y for m in made.each])
@@ -104,8 +104,8 @@ def test_values_are_judged_in_their_own_unit():
 def test_a_type_checker_refuses_records_where_a_scaled_table_is_needed(tmp_path):
     code = tmp_path / "wrong.py"
     code.write_text(
-        "from abaton.federation import Rows\nfrom abaton.federation.learners import examples\n"
-        "from abaton.records.stages import Deidentified, Record\n"
+        "from abaton.federation import Rows\nfrom abaton.study_run.consented_learner import examples\n"
+        "from abaton.record_types import Deidentified, Record\n"
         "def leak(raw: Record, clean: Deidentified) -> None:\n"
         "    examples(raw)\n    Rows(clean, clean)\n"
     )

@@ -19,12 +19,12 @@ import pytest
 import sqlalchemy as sql
 from tests.governance.service.conftest import served
 
-from abaton.control import Arrived
+from abaton.controller import Arrived
 from abaton.federation import StudyOptions, run_study
-from abaton.federation.members import federate
-from abaton.federation.network.desk import Folder, Kept, Waiting, forget_person
-from abaton.federation.prepared import Prepared
-from abaton.federation.reading import read_sites
+from abaton.study_run.preparation import federate
+from abaton.study_run.site_service import Folder, Kept, Waiting, forget_person
+from abaton.study_run.preparation_state import Prepared
+from abaton.study_run.ingest import read_sites
 from abaton.governance import (
     CascadeStep,
     Inbox,
@@ -37,11 +37,11 @@ from abaton.governance import (
     metadata,
     row_tag,
 )
-from abaton.governance.consents import Ask
+from abaton.governance.consent import Ask
 from abaton.governance.keys import write_public
-from abaton.governance.service import Centre
-from abaton.governance.words import stamp
-from abaton.records.exporting import pseudonyms_for
+from abaton.governance.intake import Centre
+from abaton.governance.identifiers import stamp
+from abaton.records.export import pseudonyms_for
 from abaton.site import deal, load_site, publish, subject_tag
 from abaton.store import Database, Store
 from abaton.study import Shares, Study, load_study, write_toml

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 import abaton
 from abaton.cli.app import app
-from abaton.control import POLICIES, Rules, TrainSettings
+from abaton.controller import POLICIES, Rules, TrainSettings
 from abaton.errors import Refused, SettingsError
 from abaton.federation import Federation, Holding, Run
 from abaton.federation.secret import kept_secret
-from abaton.lab.poison import Noise
-from abaton.learning import Examples, SklearnModel, TorchModel, logistic, mlp
+from abaton.lab.byzantine_learners import Noise
+from abaton.learners import Examples, SklearnModel, TorchModel, logistic, mlp
 from abaton.store import Journal, Store
 
 
@@ -211,7 +211,7 @@ def test_other_software_is_named(store, monkeypatch):
 
 def test_a_run_that_has_ended_is_given_back_and_nothing_is_trained(store, monkeypatch):
     first = made().run("mine", store=store)
-    monkeypatch.setattr("abaton.learning.learner.Learner.send", None)
+    monkeypatch.setattr("abaton.learners.learner.Learner.send", None)
     again = made().run("mine", store=store)
     assert (again.result, again.versions) == (first.result, first.versions)
 

@@ -11,10 +11,10 @@ import pytest
 
 from abaton import Examples, Federation, Rules, logistic
 from abaton.codecs import Codec, Key, Raw, chain
-from abaton.control import Answer, Contribution, Optimiser, Pacing, Robust, State, Weighting, ask, mix, rest
+from abaton.controller import Answer, Contribution, Optimiser, Pacing, Robust, State, Weighting, ask, mix, rest
 from abaton.errors import Refused, SettingsError
 from abaton.store import Journal, Store
-from abaton.vectors import Layout, Vector
+from abaton.kernels import Layout, Vector
 
 
 def site(seed: int, rows: int = 30) -> Examples:
@@ -229,7 +229,7 @@ def test_a_weight_that_is_none_stops_the_run_and_says_whose():
 
 
 def test_a_pacing_says_that_it_keeps_a_privacy_budget():
-    from abaton.control import Privacy
+    from abaton.controller import Privacy
 
     privacy = Privacy(epsilon=8.0, delta=1e-5, noise=9.0)
     with pytest.raises(SettingsError, match="Turns does not say that it keeps a privacy budget"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.typed import abaton
 
-from abaton.federation.network.messages import FIELDS
-from abaton.federation.policy_words import explained, in_words
-from abaton.federation.signatures import signing_key
+from abaton.study_run.messages import FIELDS
+from abaton.study_run.policy_text import explained, in_words
+from abaton.study_run.model_signatures import signing_key
 from abaton.site import load_site
 
 

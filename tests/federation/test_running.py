@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from abaton.control import Arrived
+from abaton.controller import Arrived
 from abaton.engines import Checkpoints
 from abaton.errors import Refused, SettingsError
 from abaton.federation import POOLED, Run, StudyOptions, alone, resume_study, run_study
@@ -270,7 +270,7 @@ def test_a_withdrawal_means_the_same_from_a_checkpoint_and_from_the_journal(four
     """Somebody withdraws while a run is cut off; one copy of it has its checkpoint, the other its journal alone."""
     monkeypatch.setattr("abaton.store.journal._LONGEST_WAIT", 0.0)
     often = partial(Checkpoints, every=3, clock=lambda: 0.0)
-    monkeypatch.setattr("abaton.engines.living.Checkpoints", lambda folder, _every: often(folder))
+    monkeypatch.setattr("abaton.engines.launcher.Checkpoints", lambda folder, _every: often(folder))
     changed = {"policy": in_rounds(four), "rounds": 6, "codec": "error_feedback | stc(sparsity=0.2)"}
     learning = four.study.learning.model_copy(update=changed)
     study = study_from_toml(write_toml(four.study.model_copy(update={"learning": learning})))

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from abaton.cli.app import app
 from abaton.errors import SettingsError
 from abaton.federation import StudyOptions, read_sites, run_readings, run_study
-from abaton.federation.learners import ConsentedLearner
-from abaton.federation.network import Wish
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run import Wish
 from abaton.lab.demo import NOW, opened
 from abaton.report import page_of
 from abaton.site import load_site

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier
 
-from abaton.control import Rules
+from abaton.controller import Rules
 from abaton.errors import SettingsError
 from abaton.federation import Federation, Holding
-from abaton.learning import Examples, SklearnModel, logistic, mlp, shakespeare, sstc_cnn
+from abaton.learners import Examples, SklearnModel, logistic, mlp, shakespeare, sstc_cnn
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.engines.ray import odd
 
-from abaton.control import Arrived, from_row
-from abaton.engines.ray import work
+from abaton.controller import Arrived, from_row
+from abaton.engines.ray import ray_worker
 from abaton.errors import SettingsError
 from abaton.federation import StudyOptions, carriers, resume_study, run_study
 from abaton.federation.secret import simulated_secret
 from abaton.governance import Registry, metadata
 from abaton.lab.demo import NOW
-from abaton.learning import Learner
+from abaton.learners import Learner
 from abaton.store import Database, Journal, Store
 
 
@@ -65,10 +65,10 @@ def test_what_goes_to_a_cluster_of_a_learner_is_numbers_and_no_consents(four, st
         run_study(four.study, four.sites, store, StudyOptions(5, resamples=0), engine=Here(), now=NOW)
     learner = seen["athens"]
     assert learner.elsewhere() is Learner, "a plain learner, which asks nobody"
-    values = work.values_of(learner)
+    values = ray_worker.values_of(learner)
     secret = b"secret".hex()
     assert values == {"name": "athens", "seed": 5, "secret": secret, "batch": None, "own_order": True}
-    assert {name: rows.dtype.kind for name, rows in work.pack(learner).items()} == {
+    assert {name: rows.dtype.kind for name, rows in ray_worker.pack(learner).items()} == {
         "train/x": "f", "train/y": "i", "validation/x": "f", "validation/y": "i",
     }  # fmt: skip
 

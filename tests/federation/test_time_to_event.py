@@ -13,10 +13,10 @@ import pytest
 from abaton.errors import PayloadError, SettingsError
 from abaton.federation import POOLED, StudyOptions, run_study
 from abaton.federation.judging import Subset
-from abaton.federation.reading import read_sites
-from abaton.learning.times import PairSums
-from abaton.report.finding import finding
-from abaton.results.usable import usable
+from abaton.study_run.ingest import read_sites
+from abaton.metrics.survival import PairSums
+from abaton.report.findings import finding
+from abaton.deployment.portable_model import usable
 from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import study_from_toml
@@ -248,7 +248,7 @@ def test_new_people_are_told_their_chance_within_the_follow_up(judged):
 
 def test_sums_of_pairs_travel_and_impossible_ones_are_refused():
     pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
-    from abaton.federation.network.messages import told_from, told_row
+    from abaton.study_run.messages import told_from, told_row
 
     told = {Subset("all sites", "all"): PairSums(40, 12, 300.5, 420.0, 3000.0, 4000.0, 6000.0)}
     assert told_from(told_row(told), 0) == told

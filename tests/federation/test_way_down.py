@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from abaton.control import Rules, TrainSettings
+from abaton.controller import Rules, TrainSettings
 from abaton.errors import Refused, SettingsError
 from abaton.federation import Federation, StudyOptions, run_study
 from abaton.lab import demo
-from abaton.learning import Examples, logistic
+from abaton.learners import Examples, logistic
 from abaton.report import page_of
 from abaton.store import Store
 from abaton.study import StudyError, describe, study_from_toml, write_toml

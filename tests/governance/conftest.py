@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from abaton.governance import Ask, Audit, Entry, Registry, Ring, metadata
-from abaton.governance.audit import append_in
-from abaton.governance.standing import subject_lock, write_consent
-from abaton.governance.words import moment, tag
+from abaton.governance.audit_log import append_in
+from abaton.governance.consent_status import subject_lock, write_consent
+from abaton.governance.identifiers import moment, tag
 from abaton.store import Database
 
 WHEN = "2026-03-01T12:00:00.000Z"

@@ -22,10 +22,10 @@ from abaton.governance import (
     rounds_with,
     schema,
 )
-from abaton.governance import standing as standing_module
+from abaton.governance import consent_status as standing_module
 from abaton.governance.cohorts import take_snapshot
-from abaton.governance.consents import ended
-from abaton.governance.elsewhere import set_opt_outs
+from abaton.governance.consent import ended
+from abaton.governance.external_consent import set_opt_outs
 
 PEOPLE = [person(f"somebody {number}") for number in range(12)]
 

@@ -24,9 +24,9 @@ from abaton.governance import (
     verifier,
     verify,
 )
-from abaton.governance.audit import audit_event, chain_hash
+from abaton.governance.audit_log import audit_event, chain_hash
 from abaton.records import Consented, Record
-from abaton.records.stages import ConsentedLot
+from abaton.record_types import ConsentedLot
 from abaton.store import Database
 
 
@@ -166,7 +166,7 @@ def test_many_processes_write_one_chain(database_url):
 
 
 def test_an_entry_and_what_it_tells_of_are_one(audit):
-    from abaton.governance.audit import append_in
+    from abaton.governance.audit_log import append_in
 
     def work(connection):
         append_in(connection, Entry("data-retrieved"), NOW)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.governance.conftest import DOCUMENT, STUDY, person
 
 from abaton.governance import Action, Ask, Reason, Registry, judge
-from abaton.governance.consents import windows
-from abaton.governance.elsewhere import is_plain, keep_terms, set_opt_outs
-from abaton.governance.forms import Doubt, Form, is_clear, read, together
+from abaton.governance.consent import windows
+from abaton.governance.external_consent import is_plain, keep_terms, set_opt_outs
+from abaton.governance.consent_forms import Doubt, Form, is_clear, read, together
 
 PLACE = Path(__file__).parent / "forms"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

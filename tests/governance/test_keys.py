@@ -25,8 +25,8 @@ from abaton.governance.keys import (
     write_public,
     write_ring,
 )
-from abaton.governance.statements import check, state
-from abaton.governance.words import Denied, RefusalCode
+from abaton.governance.signed_statements import check, state
+from abaton.governance.identifiers import Denied, RefusalCode
 
 LATER, LAST = "2027-03-01T12:00:00Z", "2028-03-01T12:00:00Z"
 

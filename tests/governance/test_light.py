@@ -26,7 +26,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 from abaton.governance import Action, Ask, Permit, judge, make_consent, tag
-from abaton.governance.forms import Form, read, together
+from abaton.governance.consent_forms import Form, read, together
 from abaton.study import load_study, study_from_toml, write_toml
 
 study = load_study(Path(sys.argv[1]))

@@ -30,7 +30,7 @@ from abaton.governance import (
     take_snapshot,
 )
 from abaton.governance.cohorts import leave_cohorts, mark_rounds, marked_rounds
-from abaton.governance.consents import ended
+from abaton.governance.consent import ended
 
 
 def test_consents_and_subjects_are_valid_fhir(registry):

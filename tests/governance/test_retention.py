@@ -8,7 +8,7 @@ from tests.governance.test_withdrawal import World, addresses, bytes_on_disk, wo
 
 from abaton.governance import Ask, Audit, Holdings, Reason, due, enforce, schema, verify
 from abaton.governance.cohorts import take_snapshot
-from abaton.governance.consents import Action
+from abaton.governance.consent import Action
 from abaton.governance.retention import Due
 
 __all__ = ["addresses", "world"]

@@ -10,7 +10,7 @@ from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import StoreError
 from abaton.governance import Ring, Vault, metadata, schema, vault
-from abaton.records.deid.pseudonyms import MappingRow
+from abaton.deid.pseudonyms import MappingRow
 from abaton.store import Database, Store
 from abaton.store import schema as store_schema
 

@@ -13,7 +13,7 @@ from tests.governance.conftest import WHEN, drawing
 
 from abaton.errors import AbatonError
 from abaton.governance.keys import Ring
-from abaton.governance.sealing import (
+from abaton.governance.sealed_envelope import (
     CHUNK,
     MAGIC,
     Compression,
@@ -27,7 +27,7 @@ from abaton.governance.sealing import (
     seal_file,
     write_preamble,
 )
-from abaton.governance.words import Denied, RefusalCode
+from abaton.governance.identifiers import Denied, RefusalCode
 
 CENTRE = Ring.new("centre", drawing("centre"), WHEN)
 SITE = Ring.new("site-a", drawing("site"), WHEN)

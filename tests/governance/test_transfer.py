@@ -32,8 +32,8 @@ from abaton.governance import (
     verifier,
     verify,
 )
-from abaton.governance.sealing import seal
-from abaton.governance.statements import read_deleted, write_order
+from abaton.governance.sealed_envelope import seal
+from abaton.governance.signed_statements import read_deleted, write_order
 from abaton.store import Database
 
 CONTENT = b'{"resourceType":"Patient","id":"PSEUDONYM"}\n'

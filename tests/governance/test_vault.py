@@ -25,7 +25,7 @@ from abaton.governance import (
     row_tag,
 )
 from abaton.governance.vault import row_keys, rows
-from abaton.records.deid.pseudonyms import MappingRow, Pseudonyms
+from abaton.deid.pseudonyms import MappingRow, Pseudonyms
 
 CONTROLLER = Ring.new("controller", drawing("controller"), WHEN)
 APPROVER = Ring.new("dpo", drawing("dpo"), WHEN)

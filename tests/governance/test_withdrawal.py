@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, WHEN, asking, drawing, person, say
 
-from abaton.canonical import digest
+from abaton.canonical_json import digest
 from abaton.governance import (
     Action,
     Audit,
@@ -40,10 +40,10 @@ from abaton.governance import (
     verify,
 )
 from abaton.governance.cohorts import marked_rounds
-from abaton.governance.statements import write_order
+from abaton.governance.signed_statements import write_order
 from abaton.governance.withdrawal import ORDER_OF_STEPS
-from abaton.governance.words import moment
-from abaton.records.deid.pseudonyms import MappingRow
+from abaton.governance.identifiers import moment
+from abaton.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
 ANN, ROW, IDENTITY = person("ann"), "R" * 26, "4711-Chalmers"
@@ -174,7 +174,7 @@ def test_what_waits_is_on_a_list_with_since_when(world):
 
 
 def test_a_receipt_that_is_not_genuine_stops_the_cascade_visibly(world):
-    from abaton.governance.statements import Order, write_deleted
+    from abaton.governance.signed_statements import Order, write_deleted
 
     order, ordered = Order(STUDY, ANN, WHEN), digest(write_order(SITE.signing, STUDY, ANN, NOW + DAY))
     forged = [
@@ -304,7 +304,7 @@ def test_a_clock_that_was_set_back_keeps_nobody_in_and_nobody_out(world, back):
 
 def test_an_upload_that_is_under_way_is_deleted_too(world):
     """What a site that died has sent half of is not on the list yet, and must not lie there for a week."""
-    from abaton.governance.service.centre import Room, Uploads
+    from abaton.governance.intake.intake_service import Room, Uploads
 
     uploads, parts = Uploads(world.inbox, Room()), {}
     for name in ("ann", "bob"):

@@ -59,7 +59,7 @@ MAY_USE = {
 }  # fmt: skip
 
 # Modules that are pure: no clock, socket, thread, file or framework.
-PURE = ("canonical.py", "vectors/layout.py", "codecs", "control")
+PURE = ("canonical_json.py", "layout.py", "codecs", "control")
 FORBIDDEN = {
     "asyncio", "datetime", "fastapi", "flwr", "http", "io", "multiprocessing", "os", "pathlib", "random", "ray",
     "requests", "shutil", "socket", "sqlalchemy", "sqlite3", "subprocess", "tempfile", "threading", "time", "torch",
@@ -189,8 +189,8 @@ def test_help_is_light_too():
 
 def test_a_torch_model_is_what_imports_torch():
     code = (
-        "import sys, abaton.learning, abaton.engines, abaton.control, abaton.codecs, abaton.store\n"
+        "import sys, abaton.learners, abaton.engines, abaton.controller, abaton.codecs, abaton.store\n"
         "assert 'torch' not in sys.modules and 'sklearn' not in sys.modules and 'numba' not in sys.modules\n"
-        "from abaton.learning import mlp\nassert 'torch' in sys.modules"
+        "from abaton.learners import mlp\nassert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.lab import four
 
-from abaton.control import POLICIES, ByValidation, Event, Rules, SemiSynchronous, State, TrainSettings
+from abaton.controller import POLICIES, ByValidation, Event, Rules, SemiSynchronous, State, TrainSettings
 from abaton.engines import checkpoint
 from abaton.engines.drive import Watcher
 from abaton.federation import Federation

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from abaton.control import Privacy, Rules, Synchronous, TrainSettings
+from abaton.controller import Privacy, Rules, Synchronous, TrainSettings
 from abaton.engines import Profile
 from abaton.federation import Dossier, Federation, Holding
 from abaton.lab import recipes
 from abaton.lab.hospitals.tables import CLASSES, FEATURES, tables
-from abaton.learning import Examples, Model, mlp
-from abaton.learning.metrics import measures
-from abaton.vectors import Vector
+from abaton.learners import Examples, Model, mlp
+from abaton.metrics.predictions import measures
+from abaton.kernels import Vector
 
 recipes.RECIPES = {**recipes.RECIPES, "four": "tests.lab.four:federation"}
 

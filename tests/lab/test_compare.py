@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abaton.control import POLICIES, Adam, ByValidation, Krum, TrainSettings
+from abaton.controller import POLICIES, Adam, ByValidation, Krum, TrainSettings
 from abaton.errors import SettingsError, StoreError
-from abaton.lab.compare import chosen, compare, curves, gain, interval, run, summary
+from abaton.lab.strategy_comparison import chosen, compare, curves, gain, interval, run, summary
 from abaton.lab.cycles import cycles
-from abaton.lab.history import History
+from abaton.lab.run_history import History
 from abaton.lab.policies import fitting, make
 from abaton.lab.recipes import build
-from abaton.lab.settings import Setting, Task, World
+from abaton.lab.experiment import Setting, Task, World
 from abaton.store import Journal, Store
 
 SMALL = Setting(
@@ -155,7 +155,7 @@ def test_shares_are_of_the_newest_models():
     ],
 )
 def test_wrong_settings_are_refused_before_anything_starts(setting, policy, says, monkeypatch):
-    monkeypatch.setattr("abaton.lab.compare.run", None)
+    monkeypatch.setattr("abaton.lab.strategy_comparison.run", None)
     with pytest.raises(SettingsError, match=says):
         compare({"wrong": setting}, [policy], [1])
 

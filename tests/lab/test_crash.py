@@ -12,7 +12,7 @@ import crashing
 import pytest
 from crashing import CODECS, FEW, RUNS, digests, federation
 
-from abaton.control import Arrived, Failed, Left, Scored, Tick, from_row
+from abaton.controller import Arrived, Failed, Left, Scored, Tick, from_row
 from abaton.store import Journal, Store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 
 from abaton.errors import SettingsError
 from abaton.lab.datasets import KNOWN, Columns, load, missing
-from abaton.lab.images import Preparation, averaging, prepare
+from abaton.lab.image_transforms import Preparation, averaging, prepare
 from abaton.lab.synthetic import synthetic
 
 

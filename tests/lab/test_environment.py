@@ -7,7 +7,7 @@ import pytest
 
 from abaton.engines import Profile
 from abaton.errors import SettingsError
-from abaton.lab.environment import FAST, SLOW, Group, deal, heterogeneous, homogeneous
+from abaton.lab.machine_profiles import FAST, SLOW, Group, deal, heterogeneous, homogeneous
 from abaton.lab.partition import by_group, partition
 
 TEN = [f"learner-{k:02}" for k in range(1, 11)]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.lab import Preparation, load
-from abaton.lab.evaluators import Setting, compare
+from abaton.lab.evaluator_experiment import Setting, compare
 
 DATA = load("synthetic", how=Preparation(flat=True))
 TRAINING = TrainSettings(batch_size=50, learning_rate=0.1)

@@ -13,7 +13,7 @@ from tests.lab import four
 
 from abaton.errors import Refused, SettingsError
 from abaton.lab import build
-from abaton.learning import Learner
+from abaton.learners import Learner
 from abaton.store import Journal, Store
 
 RECIPE = four.recipe(seed=7, rounds=4, scale=0.1)
@@ -129,7 +129,7 @@ def test_a_run_whose_model_has_changed_is_not_resumed(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         with pytest.raises(Crash):
             build(RECIPE).run(store=store, watch=crash_after(3))
-        from abaton.learning import mlp
+        from abaton.learners import mlp
 
         monkeypatch.setattr(four, "network", lambda: mlp(features=8, hidden=(5,)))
         with pytest.raises(Refused, match="model was .* and is .*layout was"):

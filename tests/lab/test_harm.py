@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abaton.control import TrainSettings
-from abaton.lab.compare import compare
-from abaton.lab.harm import Judge, harm
+from abaton.controller import TrainSettings
+from abaton.lab.strategy_comparison import compare
+from abaton.lab.robustness import Judge, harm
 from abaton.lab.policies import make
-from abaton.lab.settings import Setting, Task, World
-from abaton.learning import Lesson, train_model
+from abaton.lab.experiment import Setting, Task, World
+from abaton.learners import Lesson, train_model
 
 SETTING = Setting(
     Task(hidden=16),

@@ -10,10 +10,10 @@ import pytest
 from fhir.resources.R4B import get_fhir_model_class
 from tests.records.making import HELD
 
-from abaton.lab.hospitals import HOSPITALS, records, study_text, write
+from abaton.lab.synthetic_hospitals import HOSPITALS, records, study_text, write
 from abaton.records import Consented, Deidentifier, Pseudonyms, Record, problems
-from abaton.records.features import Reason, featurise, pooled, scaled, statistics
-from abaton.records.fhir.parsing import dump
+from abaton.features import Reason, featurise, pooled, scaled, statistics
+from abaton.fhir.json_format import dump
 from abaton.study import notes_on, study_from_toml
 
 TODAY = date(2026, 11, 16)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests.lab import four
 
-from abaton.control import Arrived, Rules, State, TrainSettings, from_row
+from abaton.controller import Arrived, Rules, State, TrainSettings, from_row
 from abaton.engines.drive import Watcher
 from abaton.errors import SettingsError
 from abaton.federation import Federation, Holding
 from abaton.lab import build
-from abaton.learning import Examples, TorchModel
+from abaton.learners import Examples, TorchModel
 from abaton.store import Journal, Store
 
 RECIPE = four.recipe(seed=3, rounds=3, scale=0.2)

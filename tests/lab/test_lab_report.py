@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from abaton.lab.compare import run
-from abaton.lab.settings import Setting, Task, World
+from abaton.lab.strategy_comparison import run
+from abaton.lab.experiment import Setting, Task, World
 from abaton.report import comparison, page_of, report_of
 from abaton.store import Journal, Store
 

@@ -9,11 +9,11 @@ from tests.lab import four
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
-from abaton.control import SPENT, Asynchronous, ByStaleness, Privacy, Rules, Synchronous, TrainSettings
+from abaton.controller import SPENT, Asynchronous, ByStaleness, Privacy, Rules, Synchronous, TrainSettings
 from abaton.errors import SettingsError
 from abaton.federation import Federation
 from abaton.lab import build
-from abaton.lab.privacy import plan
+from abaton.lab.privacy_planner import plan
 from abaton.store import Journal, Store
 
 LINE = "clip(norm=0.5) | gaussian_noise(std=3) | {}"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.codecs import parse
-from abaton.control import (
+from abaton.controller import (
     Adam,
     Asynchronous,
     Blend,
@@ -29,7 +29,7 @@ from abaton.engines import Profile
 from abaton.errors import SettingsError
 from abaton.federation import Federation, Holding
 from abaton.lab import build, heterogeneous, partition, sites, stratified
-from abaton.learning import Crew, Examples, logistic
+from abaton.learners import Crew, Examples, logistic
 from abaton.store import Store
 
 NAN, INF = float("nan"), float("inf")

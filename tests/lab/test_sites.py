@@ -7,7 +7,7 @@ import pytest
 
 from abaton.errors import SettingsError
 from abaton.lab import Preparation, by_group, load, partition, sites
-from abaton.learning import Examples, train_model
+from abaton.learners import Examples, train_model
 
 
 def rng(seed=1990):
@@ -34,8 +34,8 @@ def test_each_learner_gets_its_rows_and_nobody_copies(data, validation):
 
 
 def test_a_network_trains_on_views_and_on_mapped_files(data, tmp_path):
-    from abaton.control import TrainSettings
-    from abaton.learning import mlp
+    from abaton.controller import TrainSettings
+    from abaton.learners import mlp
 
     path = tmp_path / "mine.npz"
     given = {"x_train": data.train.x, "y_train": data.train.y, "x_test": data.test.x, "y_test": data.test.y}

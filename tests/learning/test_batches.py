@@ -9,9 +9,9 @@ import pytest
 from sklearn.neural_network import MLPClassifier
 from test_crew import CONV, DENSE, MODELS, learners
 
-from abaton.control import Thresholds, TrainSettings
+from abaton.controller import Thresholds, TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning import Crew, Examples, Job, Learner, SklearnModel, Watch
+from abaton.learners import Crew, Examples, Job, Learner, SklearnModel, Watch
 
 NETWORK = SklearnModel(lambda: MLPClassifier((5,)), features=6, classes=3)
 EVERY = {**MODELS, "shuffles itself": NETWORK}

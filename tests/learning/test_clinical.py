@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, r2_score, roc_auc_score, roc_curve
 
 from abaton.errors import SettingsError
-from abaton.learning.clinical import BINS, ScoreCounts, count_scores, judge, judge_values, together, wilson
+from abaton.metrics.classification import BINS, ScoreCounts, count_scores, judge, judge_values, together, wilson
 
 
 def subjects(n: int, seed: int, *, digits: int = 6) -> tuple[np.ndarray, np.ndarray]:

@@ -12,10 +12,10 @@ from sklearn.linear_model import SGDClassifier
 from torch import nn
 
 from abaton.codecs import parse
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning import Crew, CrewError, Examples, Job, Learner, SklearnModel, TorchModel, mlp
-from abaton.learning.pool import Desk, LearnerError
+from abaton.learners import Crew, CrewError, Examples, Job, Learner, SklearnModel, TorchModel, mlp
+from abaton.learners.process_pool import Desk, LearnerError
 
 SIZES = (1, 5, 32, 33, 70, 8, 16)
 DENSE = mlp(features=6, classes=3, hidden=(8,))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import LayoutError, SettingsError
-from abaton.learning import Examples, Lesson, TorchModel, logistic, mlp, sstc_cnn, train_model
+from abaton.learners import Examples, Lesson, TorchModel, logistic, mlp, sstc_cnn, train_model
 
 NETWORKS = {
     "logistic": lambda: nn.Linear(6, 3),

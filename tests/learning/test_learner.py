@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from abaton.codecs import parse
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import Refused
-from abaton.learning import Examples, Learner, mlp
+from abaton.learners import Examples, Learner, mlp
 
 MODEL = mlp(features=6, classes=3, hidden=(8,))
 SETTINGS = TrainSettings(epochs=3, batch_size=8, momentum=0.9, keep_momentum=True)

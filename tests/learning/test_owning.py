@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning import Examples, logistic, train_model
-from abaton.learning.clinical import (
+from abaton.learners import Examples, logistic, train_model
+from abaton.metrics.classification import (
     auroc,
     calibration_intercept,
     calibration_slope,
@@ -16,7 +16,7 @@ from abaton.learning.clinical import (
     net_benefit,
     recalibration,
 )
-from abaton.learning.owning import WAYS, OwnModel, make_own
+from abaton.learners.personalisation import WAYS, OwnModel, make_own
 
 SETTINGS = TrainSettings(epochs=40, batch_size=16, learning_rate=0.05)
 

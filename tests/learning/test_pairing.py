@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from abaton.learning.clinical import BINS, count_scores, judge
-from abaton.learning.pairing import chance_statistic, compare_models, value_statistic
+from abaton.metrics.classification import BINS, count_scores, judge
+from abaton.metrics.paired_bootstrap import chance_statistic, compare_models, value_statistic
 
 RNG = np.random.default_rng(4)
 ILL = (RNG.random(400) < 0.3).astype(np.int64)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from abaton.codecs import parse
-from abaton.control import POLICIES, Asynchronous, Rules, TrainSettings
+from abaton.controller import POLICIES, Asynchronous, Rules, TrainSettings
 from abaton.errors import SettingsError
 from abaton.federation import Federation, Holding
-from abaton.learning import Crew, Examples, Job, Learner, Personal, SklearnModel, cifar10_cnn, mlp
-from abaton.learning.metrics import count
+from abaton.learners import Crew, Examples, Job, Learner, Personal, SklearnModel, cifar10_cnn, mlp
+from abaton.metrics.predictions import count
 from abaton.store import Journal, Store
 
 WHOLE = mlp(features=4, classes=2, hidden=(6,))

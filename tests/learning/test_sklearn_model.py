@@ -5,9 +5,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning import Examples, SklearnModel, train_model
+from abaton.learners import Examples, SklearnModel, train_model
 
 SETTINGS = TrainSettings(epochs=10, batch_size=20, learning_rate=0.01)
 MODELS = {

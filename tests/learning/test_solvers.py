@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.solvers import Solver, clip, rate
+from abaton.models.optimisers import Solver, clip, rate
 
 SIZE = 37
 

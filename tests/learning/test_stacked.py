@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from abaton.codecs import parse
-from abaton.control import TrainSettings
-from abaton.learning import Crew, CrewError, Examples, Job, Learner, crew, mlp, stacked
+from abaton.controller import TrainSettings
+from abaton.learners import Crew, CrewError, Examples, Job, Learner, mlp
+from abaton.learning import crew, stacked
 
 CLASSES = mlp(features=6, classes=3, hidden=(8,))
 VALUES = mlp(features=6, hidden=(8,), task="value")

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.control import TrainSettings
-from abaton.learning import Examples, TorchModel, time_to_event, train_model
-from abaton.learning.hazards import Hazards, event_chance, hazard_loss
-from abaton.learning.metrics import count, measures
-from abaton.learning.times import PairSums, add_pairs, compare_times, judge_pairs, pairs_of, sum_pairs
+from abaton.controller import TrainSettings
+from abaton.learners import Examples, TorchModel, time_to_event, train_model
+from abaton.models.discrete_hazard import Hazards, event_chance, hazard_loss
+from abaton.metrics.predictions import count, measures
+from abaton.metrics.survival import PairSums, add_pairs, compare_times, judge_pairs, pairs_of, sum_pairs
 
 PEOPLE = st.lists(
     st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.9]), st.integers(1, 6), st.booleans()),

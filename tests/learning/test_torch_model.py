@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import LayoutError, SettingsError
-from abaton.learning import (
+from abaton.learners import (
     Examples,
     TorchModel,
     cifar10_cnn,
@@ -18,7 +18,7 @@ from abaton.learning import (
     sstc_cnn,
     train_model,
 )
-from abaton.vectors import Role
+from abaton.kernels import Role
 
 
 def table(n: int = 200, seed: int = 0) -> Examples:

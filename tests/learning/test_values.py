@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from abaton.learning.clinical import judge_values
-from abaton.learning.values import ValueSums, add_errors, judge_sums, sum_errors
+from abaton.metrics.classification import judge_values
+from abaton.metrics.regression import ValueSums, add_errors, judge_sums, sum_errors
 
 
 def test_sums_of_sites_give_what_all_rows_give():

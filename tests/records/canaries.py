@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
-from abaton.records.fhir.elements import Element, is_primitive, resources, table
+from abaton.fhir.elements import Element, is_primitive, resources, table
 
 _MARK = re.compile(r"(?i)c4n4ry\d{6}|1[0-9]{3}-0[1-9]-1[1-9]|t13:37:|13:37:")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")

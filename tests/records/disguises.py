@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
-from abaton.records.fhir.elements import Element, is_primitive, resources, table
+from abaton.fhir.elements import Element, is_primitive, resources, table
 
 NAMES = ("Quarkwright", "Öztürkoğlu", "Siobhán", "MRN-83920174", "zeb@ulon.example", "Rue du Zébulon 17")
 NUMBERS = (83920174, 503153711)

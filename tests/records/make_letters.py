@@ -1,11 +1,11 @@
-"""Makes src/abaton/records/deid/letters.txt, by which names are compared, from one version of Unicode: run it."""
+"""Makes src/abaton/deid/text_folding.txt, by which names are compared, from one version of Unicode: run it."""
 
 from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "abaton" / "records" / "deid" / "letters.txt"
+TABLE = Path(__file__).resolve().parents[2] / "src" / "abaton" / "deid" / "text_folding.txt"
 UNICODE = "14.0.0"
 
 # Letters of other scripts that look like a Latin one, capitals first: what looks alike to a reader is one letter.

@@ -1,4 +1,4 @@
-"""Makes the two tables in src/abaton/records/fhir from the R4 definitions: run it as a script.
+"""Makes the two tables in src/abaton/fhir from the R4 definitions: run it as a script.
 
 ``elements.txt`` has one line per type: ``Type name:type…`` where ``!`` marks a required element, ``*`` a
 repeating one, ``^`` one that belongs to the summary, ``/1`` a choice that must be made and ``/0`` one that
@@ -17,7 +17,7 @@ from typing import Any
 import fhir.resources.R4B as models
 
 HERE = Path(__file__).resolve()
-PACKAGE = HERE.parents[2] / "src" / "abaton" / "records" / "fhir"
+PACKAGE = HERE.parents[2] / "src" / "abaton" / "fhir"
 SHARED = HERE.parents[3] / "shared"
 
 # Values the models leave out ("+"), or whose list is only in the value set.

@@ -9,8 +9,8 @@ from making import HELD, KEY, deidentify, maker, run
 
 from abaton.errors import SettingsError
 from abaton.records import Dates, Deidentification, Mechanism, Need, Want
-from abaton.records.exporting import Job, export
-from abaton.records.sources import find
+from abaton.records.export import Job, export
+from abaton.fhir.file_reader import find
 
 UUID = "8f5b3c1e-0000-4000-8000-00000000000a"
 MRN = "https://hospital.example/mrn"

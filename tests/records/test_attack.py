@@ -21,9 +21,9 @@ from abaton.records import (
     Want,
     explain,
 )
-from abaton.records.deid.deidentifier import UNEXPECTED
-from abaton.records.deid.need import Code, CodeFilter, DateFilter
-from abaton.records.fhir.elements import resources
+from abaton.deid.deidentifier import UNEXPECTED
+from abaton.deid.settings import Code, CodeFilter, DateFilter
+from abaton.fhir.elements import resources
 
 WISHES = [{"mechanism": mechanism, "dates": dates} for mechanism in Mechanism for dates in Dates]
 UCUM = "http://unitsofmeasure.org"

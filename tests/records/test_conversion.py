@@ -121,7 +121,7 @@ def test_a_unit_that_could_say_more_is_not_shown(text):
 def test_every_unit_of_the_table_has_a_size():
     codes = [
         line.split(" ")[0]
-        for line in files("abaton.records.fhir").joinpath("units.txt").read_text().splitlines()
+        for line in files("abaton.fhir").joinpath("units.txt").read_text().splitlines()
     ]
     assert len(codes) == len(set(codes)) == 312
     assert all(read_unit(code) is not None and convert(1, code, code) == 1 for code in codes)

@@ -11,10 +11,10 @@ from making import HELD, KEY
 
 from abaton.errors import SettingsError
 from abaton.records import Deidentification, Mechanism, Need
-from abaton.records.exporting import Job, export
+from abaton.records.export import Job, export
 from abaton.records.pieces import Outcome, Pieces
 from abaton.records.resuming import STATE
-from abaton.records.sources import Source, find
+from abaton.fhir.file_reader import Source, find
 
 PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate": "1980-02-03"}
 
@@ -66,7 +66,7 @@ def test_processes_do_not_change_the_bytes(folder, tmp_path):
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_a_file_in_many_stretches_is_the_same_file(tmp_path, monkeypatch, processes):
-    monkeypatch.setattr("abaton.records.exporting._LEAST_STRETCH", 1_000)
+    monkeypatch.setattr("abaton.records.export._LEAST_STRETCH", 1_000)
     (tmp_path / "Patient.ndjson").write_text(lines(700))
     for name, many in (("one", 1), ("many", processes)):
         (outcome,) = export(find([str(tmp_path / "Patient.ndjson")]), tmp_path / name, job(), processes=many)
@@ -186,7 +186,7 @@ def test_a_collision_is_refused_before_anything_is_written(tmp_path):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_refusal_names_file_and_line_and_never_a_file(tmp_path, processes, monkeypatch):
-    monkeypatch.setattr("abaton.records.exporting._LEAST_STRETCH", 1_000)
+    monkeypatch.setattr("abaton.records.export._LEAST_STRETCH", 1_000)
     (tmp_path / "Jo_Smith.ndjson").write_text(lines(300) + "\n" + '{"resourceType":"Smith"}\n' + lines(300))
     for show, name in ((False, "file 1"), (True, str(tmp_path / "Jo_Smith.ndjson"))):
         found = find([str(tmp_path / "Jo_Smith.ndjson")], show_names=show)
@@ -215,7 +215,7 @@ def test_a_directory_that_is_not_empty_is_refused(folder, tmp_path):
 def test_a_large_file_is_cut_where_lines_end(tmp_path):
     path = tmp_path / "Patient.ndjson"
     path.write_text(lines(1000))
-    from abaton.records.sources import documents
+    from abaton.fhir.file_reader import documents
 
     whole = [raw for raw, _ in documents(Source(str(path), path.name))]
     for parts in (2, 3, 7):

@@ -14,7 +14,7 @@ import pytest
 
 from abaton.errors import Refused, SettingsError
 from abaton.records import Deidentified, Record, anonymise, opened, view
-from abaton.records.anonymity import AnonymitySettings, BinHierarchy, QuasiIdentifier
+from abaton.anonymity import AnonymitySettings, BinHierarchy, QuasiIdentifier
 
 ROWS = [
     {"patient": who, "age": age, "sex": sex, "ill": ill, "note": "Karolidis"}

@@ -15,7 +15,7 @@ from making import KEY, maker, run
 
 from abaton.errors import AbatonError
 from abaton.records import Dates, Mechanism, Need, Pseudonyms, Record, explain
-from abaton.records.fhir.elements import resources
+from abaton.fhir.elements import resources
 
 
 def leaks(make, record):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from making import maker, run
 
 from abaton.errors import Refused
-from abaton.records.fhir import parsing
+from abaton.fhir import json_format
 
 HOSTILE = {
     "key twice": b'{"resourceType":"Patient","id":"a","id":"b"}',
@@ -45,22 +45,22 @@ HOSTILE = {
 @pytest.mark.parametrize("fast", [True, False])
 def test_hostile_documents_are_refused_without_their_content(name, fast, monkeypatch):
     if not fast:
-        monkeypatch.setattr(parsing, "orjson", None)
+        monkeypatch.setattr(json_format, "orjson", None)
     with pytest.raises(Refused) as refused:
-        parsing.parse(HOSTILE[name].replace(b'"x"', b'"C4n4ry"'), where="file.json")
+        json_format.parse(HOSTILE[name].replace(b'"x"', b'"C4n4ry"'), where="file.json")
     assert "file.json" in str(refused.value)
     assert "C4n4ry" not in str(refused.value)
 
 
 def test_size_has_a_limit():
     with pytest.raises(Refused, match="larger than"):
-        parsing.parse(b'{"a":"' + b"x" * 100 + b'"}', limit=50)
+        json_format.parse(b'{"a":"' + b"x" * 100 + b'"}', limit=50)
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_lines_are_read_together_as_each_alone(fast, monkeypatch):
     if not fast:
-        monkeypatch.setattr(parsing, "orjson", None)
+        monkeypatch.setattr(json_format, "orjson", None)
     deep = b'{"a":' * 65 + b"1" + b"}" * 65
     lots = [
         [b'{"a":1}', b'{"b":[1,2]}'],
@@ -74,10 +74,10 @@ def test_lines_are_read_together_as_each_alone(fast, monkeypatch):
         alone = []
         for raw in lot:
             try:
-                alone.append(parsing.parse(raw))
+                alone.append(json_format.parse(raw))
             except Refused as error:
                 alone.append(error.what)
-        assert [e.what if isinstance(e, Refused) else e for e in parsing.parse_all(lot)] == alone
+        assert [e.what if isinstance(e, Refused) else e for e in json_format.parse_all(lot)] == alone
 
 
 def test_a_document_that_is_nested_too_deeply_is_refused_before_it_is_walked():
@@ -88,21 +88,21 @@ def test_a_document_that_is_nested_too_deeply_is_refused_before_it_is_walked():
     with pytest.raises(Refused, match="nested more than 64"):
         run(maker(), document, check_input=False)
     with pytest.raises(Refused, match="nested more than 64"):
-        parsing.parse(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
+        json_format.parse(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_what_is_sound_passes(fast, monkeypatch):
     if not fast:
-        monkeypatch.setattr(parsing, "orjson", None)
+        monkeypatch.setattr(json_format, "orjson", None)
     for raw in (
         b'{"a": 1.10, "b": ":", "c": " : ", "d": "\\":"}',
         b'{\r\n\t"a" : [ {} , [] ] }',
         '{"ä":"\\u00e4"}'.encode(),
     ):
-        assert parsing.parse(raw) == json.loads(raw)
+        assert json_format.parse(raw) == json.loads(raw)
     deep = b'{"a":' * 63 + b"{}" + b"}" * 63
-    assert parsing.parse(deep)
+    assert json_format.parse(deep)
 
 
 VALUES = st.recursive(
@@ -119,12 +119,12 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(), VALUES, max_size=5), st.sampled_from([None, 1, 2, "\t"]))
 def test_the_standard_library_writes_the_same_bytes(document, indent):
     raw = json.dumps(document, indent=indent, ensure_ascii=indent is None).encode()
-    fast = parsing.parse(raw)
+    fast = json_format.parse(raw)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parsing, "orjson", None)
-        slow, text = parsing.parse(raw), parsing.dump(fast)
+        patch.setattr(json_format, "orjson", None)
+        slow, text = json_format.parse(raw), json_format.dump(fast)
     assert slow == fast
-    assert text == parsing.dump(fast)
+    assert text == json_format.dump(fast)
 
 
 @given(st.dictionaries(st.text(max_size=3), VALUES, min_size=1, max_size=4), st.data())
@@ -134,7 +134,7 @@ def test_a_key_twice_never_slips_through(document, data):
     body = json.dumps(document)
     raw = (body[:-1] + "," + more + "}").encode()
     with pytest.raises(Refused):
-        parsing.parse(raw)
+        json_format.parse(raw)
 
 
 @pytest.mark.parametrize("depth", range(60, 68))
@@ -143,8 +143,8 @@ def test_a_key_twice_never_slips_through(document, data):
 def test_the_limit_of_nesting_is_the_same_for_both_parsers(depth: int, inner: str, beside: str) -> None:
     raw = ("{" + beside + '"k":' + "[" * depth + inner + "]" * depth + "}").encode()
     levels = 1 + depth + inner.count("{") + inner.count("[")
-    for parser in (parsing._fast, parsing._slow):
-        if levels <= parsing.MAX_DEPTH:
+    for parser in (json_format._fast, json_format._slow):
+        if levels <= json_format.MAX_DEPTH:
             assert parser(raw, "")["k"]
         else:
             with pytest.raises(Refused, match="nested"):
@@ -153,14 +153,14 @@ def test_the_limit_of_nesting_is_the_same_for_both_parsers(depth: int, inner: st
 
 @pytest.mark.parametrize("depth", [200, 100_000])
 def test_without_the_fast_parser_deep_nesting_is_refused_before_it_is_walked_into(monkeypatch, depth):
-    monkeypatch.setattr(parsing, "orjson", None)
-    monkeypatch.setattr(parsing, "_slow", lambda *_: pytest.fail("the parser would have run out of stack"))
+    monkeypatch.setattr(json_format, "orjson", None)
+    monkeypatch.setattr(json_format, "_slow", lambda *_: pytest.fail("the parser would have run out of stack"))
     for opened, closed in ((b'{"a":', b"}"), (b'{"a":[', b"]}")):
         for end in (b"1" + closed * depth, b""):
             with pytest.raises(Refused, match="nested"):
-                parsing.parse(opened * depth + end)
+                json_format.parse(opened * depth + end)
 
 
 def test_brackets_in_strings_are_no_nesting():
-    assert parsing.nesting(b'{"a": "' + b"[" * 1000 + b'\\"{", "b": [1]}') == 2
-    assert parsing.nesting(b'"' + b'\\"[' * 1000) == 0
+    assert json_format.nesting(b'{"a": "' + b"[" * 1000 + b'\\"{", "b": [1]}') == 2
+    assert json_format.nesting(b'"' + b'\\"[' * 1000) == 0

@@ -14,8 +14,8 @@ from making import KEY
 
 from abaton.errors import SettingsError
 from abaton.records import MappingRow, MemoryMapping, Pseudonyms
-from abaton.records.deid.pseudonyms import addresses_of, as_uuid, derive, letters, letters_of, token_of
-from abaton.records.mapping import MappingFile
+from abaton.deid.pseudonyms import addresses_of, as_uuid, derive, letters, letters_of, token_of
+from abaton.deid.mapping_table import MappingFile
 
 
 def test_an_identity_is_26_letters_and_valid_as_a_fhir_id():

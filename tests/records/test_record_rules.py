@@ -6,7 +6,7 @@ import pytest
 from making import deidentify, maker, rule
 
 from abaton.errors import SettingsError
-from abaton.records.deid.rules import read_path, read_table
+from abaton.deid.rules import read_path, read_table
 
 PATIENT = {
     "resourceType": "Patient",

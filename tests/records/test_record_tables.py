@@ -11,7 +11,7 @@ from make_letters import TABLE, UNICODE, letters
 from make_tables import PACKAGE, elements, vocabulary
 
 from abaton.records.deid.letters import folded
-from abaton.records.fhir.elements import is_primitive, resources, table
+from abaton.fhir.elements import is_primitive, resources, table
 from abaton.records.fhir.ucum import is_unit
 
 

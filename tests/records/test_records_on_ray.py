@@ -10,9 +10,9 @@ from tests.engines.ray.odd import die_once, fail
 
 from abaton.errors import AbatonError, SettingsError
 from abaton.records import Deidentification, Mechanism, Need
-from abaton.records.exporting import Job, export
+from abaton.records.export import Job, export
 from abaton.records.resuming import STATE
-from abaton.records.sources import find
+from abaton.fhir.file_reader import find
 
 PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate": "1980-02-03"}
 
@@ -46,7 +46,7 @@ def test_a_cluster_does_not_change_the_bytes_or_the_tally(folder, tmp_path, monk
     pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
     from abaton.engines.ray import ray_pool
 
-    monkeypatch.setattr("abaton.records.exporting._LEAST_STRETCH", 1000)  # several stretches of each file
+    monkeypatch.setattr("abaton.records.export._LEAST_STRETCH", 1000)  # several stretches of each file
     monkeypatch.chdir(tmp_path)
     alone = export(find(["in"]), tmp_path / "one", job(mapping="one.map"))
     with ray_pool() as pool:

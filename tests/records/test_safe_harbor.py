@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from making import deidentify
 
-from abaton.records.fhir.elements import is_primitive, table
+from abaton.fhir.elements import is_primitive, table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "safe-harbor.md"
 ROWS = re.findall(r"^\| ([A-R]) \| ([^|]+) \| ([^|]+) \|$", PAGE.read_text(), re.M)

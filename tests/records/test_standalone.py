@@ -36,7 +36,7 @@ def test_fhir_itself_knows_nothing_of_deidentification():
     files = sorted(folder.glob("*.py"))
     assert len(files) > 8
     for path in files:
-        assert "abaton.records.deid" not in path.read_text(), path.name
+        assert "abaton.deid" not in path.read_text(), path.name
 
 
 def output(*, block: bool) -> bytes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abaton.records.deid.need import Need
-from abaton.records.survey import Sought, Survey
+from abaton.deid.settings import Need
+from abaton.records.residual_check import Sought, Survey
 
 BEFORE = {
     "resourceType": "Bundle",

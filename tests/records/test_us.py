@@ -9,9 +9,9 @@ from making import HELD, KEY, deidentify, maker, rule, run
 
 from abaton.errors import Refused
 from abaton.records import Allowed, Deidentification, Function, Need, Want, problems
-from abaton.records.deid.methods import small_areas
-from abaton.records.exporting import Job, export
-from abaton.records.sources import find
+from abaton.deid.methods import small_areas
+from abaton.records.export import Job, export
+from abaton.fhir.file_reader import find
 
 CORE = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-"
 OMB = "urn:oid:2.16.840.1.113883.6.238"

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from abaton.learning.clinical import ScoreCounts, count_scores, judge
+from abaton.metrics.classification import ScoreCounts, count_scores, judge
 from abaton.report import calibration_figure, forest_figure, model_colours, roc_figure
 
 

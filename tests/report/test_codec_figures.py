@@ -11,7 +11,7 @@ import pytest
 from abaton.codecs import Key, Sstc, Stc
 from abaton.errors import SettingsError
 from abaton.report import accuracy_curves, error_curves, heat_maps, kernel_map
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("conv", (6, 4, 5, 5), Role.CONV), Tensor("dense", (3, 4), Role.DENSE)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from abaton.report.explaining import explaining_figures
+from abaton.report.interpretability_figures import explaining_figures
 
 ESTIMATE = {"value": 0.1, "low": 0.05, "high": 0.2}
 GAIN = {"measure": "auroc", **ESTIMATE}

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     Closeness,

@@ -9,8 +9,8 @@ from tests.report.test_explaining_figures import RESULTS as EXPLAINED
 
 from abaton.errors import SettingsError
 from abaton.report import run_page, run_report
-from abaton.report.finding import site_gains
-from abaton.report.flow import cohort_flow
+from abaton.report.findings import site_gains
+from abaton.report.cohort_flow import cohort_flow
 from abaton.store import RunRow
 
 AUROC = {"auroc": {"value": 0.8, "low": 0.7, "high": 0.9}, "brier": {"value": 0.1, "low": None, "high": None}}

@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.cli.model import CARD
-from abaton.control import Rules
+from abaton.controller import Rules
 from abaton.errors import SettingsError
 from abaton.federation import Federation
 from abaton.governance import Denied
 from abaton.governance.keys import read_public, verifier
-from abaton.governance.statements import check
-from abaton.learning import Examples, logistic
+from abaton.governance.signed_statements import check
+from abaton.learners import Examples, logistic
 from abaton.report import card_markdown, card_page
-from abaton.results import card_of
+from abaton.deployment import card_of
 
 
 def test_the_card_holds_what_the_run_found(ended):

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from abaton.cli.app import app
 from abaton.errors import SettingsError
 from abaton.federation import Run
-from abaton.results import FORMS, Layer, UsableModel, export, load_model, usable
-from abaton.results.estimator import estimator_of
+from abaton.deployment import FORMS, Layer, UsableModel, export, load_model, usable
+from abaton.deployment.sklearn_export import estimator_of
 from abaton.results.graph import OPSET, graph_of
 
 

@@ -16,8 +16,8 @@ from abaton.cli.app import app
 from abaton.errors import SettingsError
 from abaton.federation import Run, read_sites
 from abaton.lab.demo import NOW
-from abaton.lab.hospitals import records
-from abaton.results import Unfit, predict
+from abaton.lab.synthetic_hospitals import records
+from abaton.deployment import Unfit, predict
 from abaton.site import load_site
 from abaton.study import study_from_toml
 
@@ -198,7 +198,7 @@ def test_every_reason_has_a_line_and_no_record_is_in_it(ended, tmp_path):
 
 
 def test_no_id_becomes_a_formula(ended, tmp_path):
-    from abaton.results.predicting import Person, Predictions
+    from abaton.deployment.prediction import Person, Predictions
 
     made = Predictions({}, ("no", "yes"), [Person("=1+1", (0.1, 0.9), (0.2, 0.8), (), ())], [])
     assert made.csv().splitlines()[1].startswith("'=1+1,")

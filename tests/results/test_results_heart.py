@@ -12,7 +12,7 @@ from tests.federation.network.heart import FILES, write_hospitals
 
 from abaton.federation import Run, StudyOptions, federate, read_sites, run_readings
 from abaton.report import card_markdown, card_page
-from abaton.results import card_of, export, load_model, predict
+from abaton.deployment import card_of, export, load_model, predict
 from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import Explanation

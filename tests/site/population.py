@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abaton.lab.hospitals import HOSPITALS, load_omop, records, study_text, write_omop, write_spreadsheets
+from abaton.lab.synthetic_hospitals import HOSPITALS, load_omop, records, study_text, write_omop, write_spreadsheets
 from abaton.site import load_site, open_site
 from abaton.study import study_from_toml
 

@@ -9,8 +9,8 @@ from cohort import condition, patient, people, pressure
 
 from abaton.errors import SettingsError
 from abaton.records import Record
-from abaton.site.grouping import Grouping
-from abaton.site.sources import Faults
+from abaton.site.subject_grouper import Grouping
+from abaton.site.sources.base import Faults
 
 TYPES = frozenset({"Patient", "Condition", "Observation", "Medication", "MedicationRequest"})
 

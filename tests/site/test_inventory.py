@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.errors import SettingsError
-from abaton.lab.hospitals import records, study_text
-from abaton.records.inventory import Inventory
+from abaton.lab.synthetic_hospitals import records, study_text
+from abaton.records.profile import Inventory
 from abaton.site import SourceInventory, take_inventory
 from abaton.study import study_from_toml
 
@@ -130,7 +130,7 @@ def test_a_folder_of_tables_needs_the_document_of_a_site(tmp_path):
 
 
 def test_memory_does_not_grow_with_people_and_codes_are_bounded(monkeypatch):
-    monkeypatch.setattr("abaton.records.inventory._MOST_LINES", 10)
+    monkeypatch.setattr("abaton.records.profile._MOST_LINES", 10)
     made = Inventory(floor=5)
     for i in range(2000):
         made.note(observed(i, "8480-6", 1))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from abaton.errors import AbatonError
 from abaton.site import Funnel, Stage, masked
-from abaton.site.masking import bounds
+from abaton.disclosure.suppression import bounds
 
 STAGES = (Stage.READ, Stage.ELIGIBLE, Stage.CONSENTED, Stage.KEPT, Stage.ROWS)
 

@@ -12,11 +12,11 @@ from tests.site.population import load_omop, study, write_population
 
 from abaton.errors import AbatonError, Refused, SettingsError, StoreError
 from abaton.records import problems
-from abaton.records.deid.need import Code, CodeFilter, DateFilter, Need, Want
+from abaton.deid.settings import Code, CodeFilter, DateFilter, Need, Want
 from abaton.site.moments import zone_of
-from abaton.site.omop.asking import questions
-from abaton.site.omop.concepts import Concepts
-from abaton.site.omop.database import OmopDatabase
+from abaton.site.sources.omop.omop_queries import questions
+from abaton.site.sources.omop.concept_map import Concepts
+from abaton.site.sources.omop.omop_database import OmopDatabase
 from abaton.site.omop.source import OmopSource
 from abaton.study import Criterion, Eligibility
 

@@ -11,7 +11,7 @@ import pytest
 from tests.site.population import opened
 
 from abaton.errors import AbatonError
-from abaton.records.deid.need import Need
+from abaton.deid.settings import Need
 from abaton.site.omop.source import OmopSource
 from abaton.study import study_from_toml
 

@@ -13,7 +13,7 @@ from tests.site.test_site import people, study, write
 from tests.site.test_site_consent import KEY
 
 from abaton.errors import AbatonError, Refused, SettingsError
-from abaton.federation.rolls import Roll
+from abaton.study_run.consent_roster import Roll
 from abaton.governance import Action, Audit, CascadeStep, metadata, verify
 from abaton.site import SiteError, Stage, check_site, deal, load_site, open_site, read_agreements
 from abaton.store import Database

@@ -10,7 +10,7 @@ from server import Asked, Reply, Server, Time, replies, serving
 
 from abaton.errors import Refused, SettingsError
 from abaton.site import Query, RestSource, ServerError, Web, check_site, load_site, open_site
-from abaton.site.patience import Clock, Patience
+from abaton.site.sources.fhir_server.retry import Clock, Patience
 
 pytestmark = pytest.mark.network
 
@@ -163,7 +163,7 @@ def test_answers_that_are_no_page_are_refused(server, tmp_path, reply, told):
 
 def test_a_server_without_an_end_does_not_fill_the_disk(server, tmp_path, monkeypatch):
     searched(server, [patient(i) for i in range(9)])
-    monkeypatch.setattr("abaton.site.fetched.LEAST_FREE", 1 << 62)
+    monkeypatch.setattr("abaton.site.sources.fhir_server.download_cache.LEAST_FREE", 1 << 62)
     with pytest.raises(Refused, match="the disk is nearly full"):
         ids(source(server, tmp_path))
 

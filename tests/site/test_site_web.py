@@ -21,7 +21,7 @@ from abaton.errors import Refused, SettingsError
 from abaton.site import ServerError, Web
 from abaton.site import web as web_module
 from abaton.site.answers import document
-from abaton.site.patience import Clock, Patience
+from abaton.site.sources.fhir_server.retry import Clock, Patience
 
 pytestmark = pytest.mark.network
 SECRET = "Zanzibar-4711"

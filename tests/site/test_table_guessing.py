@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from abaton.cli.app import app
 from abaton.errors import SettingsError
-from abaton.lab.hospitals import records, study_text, write_spreadsheets
+from abaton.lab.synthetic_hospitals import records, study_text, write_spreadsheets
 from abaton.site import load_site, site_from_toml, starter
 from abaton.site.starting import KINDS
-from abaton.site.tables.guessing import propose
-from abaton.site.tables.known import asked_by, things_of
+from abaton.site.sources.tabular.mapping_suggestion import propose
+from abaton.site.sources.tabular.data_dictionary import asked_by, things_of
 from abaton.site.tables.mapping import TableMapping, mapping_from_toml
 
 DOCS = Path(__file__).parents[2] / "docs"

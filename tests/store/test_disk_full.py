@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.lab import four
 
-from abaton.control import POLICIES, Rules
+from abaton.controller import POLICIES, Rules
 from abaton.engines import Checkpoints
 from abaton.engines.checkpoint import Checkpoint
 from abaton.errors import StoreError

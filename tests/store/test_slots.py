@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abaton.codecs import parse
-from abaton.control import Shelf
-from abaton.control.community import Newest
+from abaton.controller import Shelf
+from abaton.controller.aggregation import Newest
 from abaton.errors import SettingsError, StoreError
 from abaton.store import SlotFile
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout([Tensor("weight", (50,), Role.DENSE)])
 turns = st.lists(

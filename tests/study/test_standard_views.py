@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from abaton.records.views.definition import View
-from abaton.records.views.needs import check_elements
+from abaton.views.definition import View
+from abaton.views.required_elements import check_elements
 from abaton.study.short.views import standard_views, trimmed
 
 LOINC, SNOMED, ICD = "http://loinc.org", "http://snomed.info/sct", "http://hl7.org/fhir/sid/icd-10"

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from abaton.study import Statement, Study, study_from_toml
 from abaton.study.criteria import What
-from abaton.study.short import SYSTEMS, ShortParts, standard_views
+from abaton.study.shorthand import SYSTEMS, ShortParts, standard_views
 
 PAGE = (Path(__file__).parents[2] / "docs/study-document.md").read_text("utf-8")
 PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.S)

@@ -10,9 +10,9 @@ import pytest
 import tomli_w
 from tests.study.long_form import long_starter
 
-from abaton.canonical import canonical
+from abaton.canonical_json import canonical
 from abaton.documents.problems import Problem
-from abaton.records.deid.need import Function, Identity, Mechanism
+from abaton.deid.settings import Function, Identity, Mechanism
 from abaton.study import StudyError, load_study, notes_on, study_from_toml, write_toml
 from abaton.study.document import FORMAT
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.study.long_form import long_starter
 
-from abaton.control import Rules
-from abaton.documents.values import days
+from abaton.controller import Rules
+from abaton.documents.fields import days
 from abaton.errors import SettingsError
-from abaton.records.features import Join, Kind, Missing, Outcome
-from abaton.records.features.plan import means
+from abaton.features import Join, Kind, Missing, Outcome
+from abaton.features.specification import means
 from abaton.study import (
     Learning,
     PolicyTable,

@@ -9,7 +9,7 @@ import pytest
 from tests.study.long_form import long_starter
 
 from abaton.codecs import Clip, GaussianNoise
-from abaton.control import (
+from abaton.controller import (
     Adam,
     Buffered,
     ByExamples,
@@ -21,8 +21,8 @@ from abaton.control import (
     Plain,
     Trimmed,
 )
-from abaton.control.score import MEASURES, task_of
-from abaton.learning import Personal, SklearnModel
+from abaton.metrics.counts import MEASURES, task_of
+from abaton.learners import Personal, SklearnModel
 from abaton.study import (
     Learning,
     StudyError,

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from abaton.vectors.hadamard import aligned, rotate, sign, transform
-from abaton.vectors.rotation import backward, forward, keyed
+from abaton.kernels.walsh_hadamard import aligned, rotate, sign, transform
+from abaton.kernels.rotation import backward, forward, keyed
 
 ONE = np.float32(1)
 SEEDS = keyed(123)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import LayoutError
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LAYOUT = Layout(
     [

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from abaton.codecs.quicfl_tables import DEFAULT, codebooks, intervals_of
-from abaton.vectors import codebooks as wide
-from abaton.vectors import plain
-from abaton.vectors.hadamard import GROUP, aligned, sign, transform
-from abaton.vectors.jit import kernel
-from abaton.vectors.lanes import put_word
-from abaton.vectors.rotation import keyed
-from abaton.vectors.select import gathered
+from abaton.kernels import codebook_quantiser as wide
+from abaton.kernels import simd_fallback
+from abaton.kernels.walsh_hadamard import GROUP, aligned, sign, transform
+from abaton.kernels.jit import kernel
+from abaton.kernels.simd import put_word
+from abaton.kernels.rotation import keyed
+from abaton.kernels.topk import gathered
 
 ONE = np.float32(1)
 KEYS, PRIVATE = keyed(123), keyed(456)
@@ -35,14 +35,14 @@ def test_the_transform(power):
     x = normal(1 << power)
     y = x.copy()
     transform(x, 0, x.size, ONE)
-    plain.transform(y, 0, y.size)
+    simd_fallback.transform(y, 0, y.size)
     np.testing.assert_array_equal(x, y)
 
 
 def test_random_signs():
     x, a, b = normal(4096), aligned(4096), aligned(4096)
     sign(x, 0, a, 0, x.size, 5, np.float32(0.7), KEYS)
-    plain.sign(x, b, x.size, 5, np.float32(0.7), KEYS)
+    simd_fallback.sign(x, b, x.size, 5, np.float32(0.7), KEYS)
     np.testing.assert_array_equal(a, b)
 
 
@@ -56,13 +56,13 @@ def test_quantising_and_adding(bits):
     wide.write(
         z, size, words[0], 0, masks[0], 3, books.intervals, books.rows, books.edge, scale, bits, books.cells, keys
     )  # fmt: skip
-    plain.write(z, size, words[1], 0, masks[1], 3, low, width, books.edge, scale, bits, keys)
+    simd_fallback.write(z, size, words[1], 0, masks[1], 3, low, width, books.edge, scale, bits, keys)
     np.testing.assert_array_equal(words[0], words[1])
     np.testing.assert_array_equal(masks[0], masks[1])
     assert masks.any()
     sums = [normal(size), normal(size)]
     wide.add(words[0], 0, sums[0], 0, size, 3, books.codewords, books.rows, bits, KEYS)
-    plain.add(words[0], 0, sums[1], 0, size, 3, books.codewords, books.rows, bits, KEYS)
+    simd_fallback.add(words[0], 0, sums[1], 0, size, 3, books.codewords, books.rows, bits, KEYS)
     np.testing.assert_array_equal(sums[0], sums[1])
 
 
@@ -72,7 +72,7 @@ def test_gathering():
     found = [(np.empty(bits.size + 64, np.uint32), np.empty(bits.size + 64, np.uint32)) for _ in range(2)]
     counts = (
         gathered(bits, np.array([[0, bits.size]]), threshold, *found[0]),
-        plain.gather(bits, threshold, *found[1]),
+        simd_fallback.gather(bits, threshold, *found[1]),
     )
     assert counts[0] == counts[1] > 100
     for a, b in zip(*found, strict=True):
@@ -83,6 +83,6 @@ def test_words_wherever_they_lie():
     words = np.random.default_rng(1).integers(0, 1 << 63, 100).astype(np.uint64)
     buffers = np.zeros((2, 8 + 3 * 100), np.uint8)
     put_words(buffers[0], 3, words)
-    plain.put_words(buffers[1], 3, words)
+    simd_fallback.put_words(buffers[1], 3, words)
     np.testing.assert_array_equal(*buffers)
     assert buffers.any()

@@ -11,7 +11,7 @@ import pytest
 
 import abaton
 from abaton.codecs import Key, parse
-from abaton.vectors import Layout, Role, Tensor
+from abaton.kernels import Layout, Role, Tensor
 
 LINES = [f"{name}(bits={b})" for name in ("quicfl", "ecdq") for b in (1, 2, 3, 4)]
 LINES += ["eden(bits=2)", "drive", "hadamard(bits=3)", "kashin(bits=1)", "qsgd(bits=2)"]
@@ -48,7 +48,7 @@ def test_decoded_bits_do_not_depend_on_the_width_of_vectors(tmp_path, processor)
     paths = os.pathsep.join([str(Path(abaton.__file__).parents[1]), str(Path(__file__).parent)])
     code = (
         "import sys, pathlib, test_portable as t; print('\\n'.join(t.digests(pathlib.Path(sys.argv[1]))));"
-        "from abaton.vectors import quantise;"
+        "from abaton.kernels import quantise;"
         "print('\\n'.join(t.encodings() if 'fma' in sys.argv[2] else []));"
         "print(any('zmm' in a for a in quantise.accumulate.inspect_asm().values()))"
     )

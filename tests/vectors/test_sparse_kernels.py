@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.vectors import context, packing, rice
-from abaton.vectors.select import largest
+from abaton.kernels import context_coder, bit_packing, golomb_rice
+from abaton.kernels.topk import largest
 from abaton.vectors.stretches import inside, magnitudes, outside
 
 
@@ -52,10 +52,10 @@ def test_the_sum_tells_of_what_is_not_finite():
 def test_rice_reads_what_it_wrote(places: set[int], width: int, signed: int):
     sorted_places = np.array(sorted(places), np.uint32)
     negative = sorted_places % 3 == 0
-    buffer = np.empty(rice.longest(len(places), 5001, width), np.uint8)
-    code = buffer[: rice.write(sorted_places, negative, width, signed, buffer)].copy()
+    buffer = np.empty(golomb_rice.longest(len(places), 5001, width), np.uint8)
+    code = buffer[: golomb_rice.write(sorted_places, negative, width, signed, buffer)].copy()
     again, signs = np.empty(len(places), np.uint32), np.empty(len(places), np.bool_)
-    assert rice.read(code, width, signed, 5001, again, signs) == len(code)
+    assert golomb_rice.read(code, width, signed, 5001, again, signs) == len(code)
     np.testing.assert_array_equal(again, sorted_places)
     if signed:
         np.testing.assert_array_equal(signs, negative)
@@ -64,7 +64,7 @@ def test_rice_reads_what_it_wrote(places: set[int], width: int, signed: int):
 @given(st.binary(max_size=60), st.integers(0, 31), st.integers(0, 40))
 def test_rice_survives_any_bytes(code: bytes, width: int, count: int):
     places, negative = np.zeros(count, np.uint32), np.zeros(count, np.bool_)
-    used = rice.read(np.frombuffer(code, np.uint8), width, 1, 1000, places, negative)
+    used = golomb_rice.read(np.frombuffer(code, np.uint8), width, 1, 1000, places, negative)
     assert -1 <= used <= len(code)
     if used >= 0:
         assert (places < 1000).all()
@@ -77,21 +77,21 @@ def test_the_context_coder_reads_what_it_wrote(rows: int, columns: int, density:
     matrices = [np.flatnonzero(rng.random(rows * columns) < density).astype(np.int64) for _ in range(3)]
     signs = [rng.choice(np.array([-1, 1], np.int8), len(m)) for m in matrices]
     buffer = np.empty(10_000, np.uint8)
-    coder, model, feeds = context.writer(), context.model(), np.zeros(0, np.int64)
+    coder, model, feeds = context_coder.writer(), context_coder.model(), np.zeros(0, np.int64)
     for m, s in zip(matrices, signs, strict=True):
-        _, feeds = context.code_matrix(
+        _, feeds = context_coder.code_matrix(
             coder, buffer, model, (rows, columns), m.copy(), s.copy(), len(m), feeds
         )
-    code = buffer[: coder[context.PLACE]].tobytes() + context.ending(coder)
+    code = buffer[: coder[context_coder.PLACE]].tobytes() + context_coder.ending(coder)
     data = np.frombuffer(code, np.uint8).copy()
-    coder, model, feeds = context.reader(data), context.model(), np.zeros(0, np.int64)
+    coder, model, feeds = context_coder.reader(data), context_coder.model(), np.zeros(0, np.int64)
     for m, s in zip(matrices, signs, strict=True):
         places, found = np.empty(len(m), np.int64), np.empty(len(m), np.int8)
-        count, feeds = context.code_matrix(coder, data, model, (rows, columns), places, found, 0, feeds)
+        count, feeds = context_coder.code_matrix(coder, data, model, (rows, columns), places, found, 0, feeds)
         assert count == len(m)
         np.testing.assert_array_equal(places, m)
         np.testing.assert_array_equal(found, s)
-    assert code[coder[context.PLACE] :] == context.ending(coder)
+    assert code[coder[context_coder.PLACE] :] == context_coder.ending(coder)
 
 
 @given(st.sets(st.integers(0, 99)), st.integers(1, 12))
@@ -100,16 +100,16 @@ def test_trits_and_fields_are_read_back(places: set[int], kernels: int):
     told = np.array(sorted(places), np.uint32)
     negative = told % 2 == 1
     again, signs = np.empty(len(told), np.uint32), np.empty(len(told), np.bool_)
-    assert packing.read_trits(packing.write_trits(told, negative, size), size, again, signs) == len(told)
+    assert bit_packing.read_trits(bit_packing.write_trits(told, negative, size), size, again, signs) == len(told)
     np.testing.assert_array_equal(again, told)
     np.testing.assert_array_equal(signs, negative)
-    assert packing.read_places(packing.write_places(told, negative, 7), 7, size, again, signs) == 0
+    assert bit_packing.read_places(bit_packing.write_places(told, negative, 7), 7, size, again, signs) == 0
     np.testing.assert_array_equal(again, told)
     ids = np.arange(0, 3 * kernels, 3, dtype=np.uint32)
     told = told[told < 9 * kernels]
-    code = packing.write_kernels(ids, 6, 9, told, told % 2 == 1)
+    code = bit_packing.write_kernels(ids, 6, 9, told, told % 2 == 1)
     found, again, signs = np.empty(kernels, np.uint32), np.empty(size, np.uint32), np.empty(size, np.bool_)
-    assert packing.read_kernels(code, 6, 9, 3 * kernels, found, again, signs) == len(told)
+    assert bit_packing.read_kernels(code, 6, 9, 3 * kernels, found, again, signs) == len(told)
     np.testing.assert_array_equal(found, ids)
     np.testing.assert_array_equal(again[: len(told)], told)
 

@@ -12,9 +12,9 @@ import hashlib
 import zlib
 from typing import Any
 
-from abaton.canonical import canonical
+from abaton.canonical_json import canonical
 from abaton.errors import Refused
-from abaton.records.fhir.parsing import parse
+from abaton.fhir.json_format import parse
 
 Json = dict[str, Any]
 _LOOKED_AT = 4096

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from abaton.errors import Refused, SettingsError
-from abaton.files import begun_name
+from abaton.atomic_files import begun_name
 
 BUILT = Path(__file__).with_name("built")
 BASE = "/take-part"

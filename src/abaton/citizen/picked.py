@@ -12,9 +12,9 @@ from typing import Any
 from abaton.citizen.cards import bundle_in, cards_in
 from abaton.errors import Refused
 from abaton.records.fhir.bundles import opened
-from abaton.records.fhir.elements import resources
-from abaton.records.fhir.parsing import parse
-from abaton.records.fhir.versions import version_of
+from abaton.fhir.elements import resources
+from abaton.fhir.json_format import parse
+from abaton.fhir.versions import version_of
 
 Json = dict[str, Any]
 MOST_BYTES = 32 * 1024 * 1024

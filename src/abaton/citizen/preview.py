@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from abaton.canonical import canonical
-from abaton.records.deid.deidentifier import Deidentifier
-from abaton.records.deid.need import Need
-from abaton.records.deid.pseudonyms import Pseudonyms
-from abaton.records.deid.tally import Tally
+from abaton.canonical_json import canonical
+from abaton.deid.deidentifier import Deidentifier
+from abaton.deid.settings import Need
+from abaton.deid.pseudonyms import Pseudonyms
+from abaton.deid.transform_counts import Tally
 from abaton.records.fhir.bundles import opened
 
 Json = dict[str, Any]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note, table
-from abaton.cli.privacy import completed, facts_of, read_inputs, write_report
+from abaton.cli.privacy_inputs import completed, facts_of, read_inputs, write_report
 from abaton.cli.runs import JsonOption
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
     from abaton.records.anonymity.outcome import Outcome
-    from abaton.records.anonymity.settings import AnonymitySettings
+    from abaton.anonymity.settings import AnonymitySettings
     from abaton.report import PrivacyInputs
 
 
@@ -50,8 +50,8 @@ def anonymity(
     limit. Without --enforce nothing is written: the table's measures and the best coarsening are shown. A class
     is as large as it has people: name their column with --subject, or say --rows-are-people.
     """
-    from abaton.records.anonymity import examine
-    from abaton.records.anonymity.files import scan, separator_of, write
+    from abaton.anonymity import examine
+    from abaton.anonymity.table_files import scan, separator_of, write
 
     settings, known = _study(study)
     if subject is not None or rows_are_people:
@@ -70,7 +70,7 @@ def anonymity(
         note(f"wrote {target}; columns left out: {', '.join(dropped) or 'none'}")
     if report is not None:
         write_report(report, replace(inputs, anonymity=outcome.row()))
-    emit(row) if json else _print(outcome)
+    emit(row) if json else _print_outcome(outcome)
     if enforce and outcome.refusal is not None:
         raise Refused("nothing was written", where=str(source), remedy="see the reason above")
     if gate and not outcome.before.holds:
@@ -95,7 +95,7 @@ def _study(path: Path) -> tuple[AnonymitySettings, PrivacyInputs]:
     """
     import hashlib
 
-    from abaton.records.anonymity import read_settings
+    from abaton.anonymity import read_settings
     from abaton.report import PrivacyInputs, StudyFacts
     from abaton.study import load_study
 
@@ -119,7 +119,7 @@ def _is_fragment(path: Path) -> bool:
     return "study" not in document
 
 
-def _print(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     before, after = outcome.before.row(), outcome.after.row() if outcome.after else {}
     names = {"holds": "satisfies the study", "records": "records", "suppressed": "left out"}
     names |= {"people": "people", "people_left_out": "people left out"}

@@ -12,36 +12,16 @@ import typer
 import typer.core
 
 from abaton import __version__
-from abaton.cli import (
-    audit,
-    bench,
-    citizen,
-    codec,
-    compare,
-    dashboard,
-    federation,
-    keys,
-    lab,
-    model,
-    records,
-    retention,
-    runs,
-    sealing,
-    serve,
-    showing,
-    site,
-    study,
-    vault,
-)
+from abaton.cli import audit, bench, citizen, codec, compare, dashboard, study_run, keys, lab, model, records, retention, runs, sealing, serve, showing, site, study, vault
 from abaton.cli.output import complain
 from abaton.errors import AbatonError, SettingsError
 
 # The first page of help: what each group holds, in the order in which it is shown, and each command in a few words.
 PANELS: dict[str, dict[str, tuple[object, str]]] = {
     "Study": {
-        "demo": (federation.demo, "Run a whole study with four invented hospitals."),
+        "demo": (study_run.demo, "Run a whole study with four invented hospitals."),
         "study": (study.app, "Write, check and publish study documents."),
-        "run": (federation.run, "Run a study at its sites, on this machine."),
+        "run": (study_run.run, "Run a study at its sites, on this machine."),
         "serve": (serve.app, "The research centre: take records, or train on a network."),
     },
     "Site": {
@@ -52,7 +32,7 @@ PANELS: dict[str, dict[str, tuple[object, str]]] = {
         "runs": (runs.runs, "List runs, each with its number."),
         "show": (showing.show, "Show a run, its result first."),
         "resume": (runs.resume, "Bring a run that was cut off to its end."),
-        "report": (federation.report, "Write the report of a run."),
+        "report": (study_run.report, "Write the report of a run."),
         "compare": (compare.compare, "Compare runs."),
         "model": (model.app, "Take a run's model along, and its card."),
         "prune": (runs.prune, "Free the space of old versions and updates."),

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from abaton.cli.output import emit, note, table
-from abaton.cli.secrets import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.key_access import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
 app = typer.Typer(help="Verify the audit chain, make checkpoints, export it.", no_args_is_help=True)
@@ -60,7 +60,7 @@ def checkpoint(
     passphrase_env: str | None = PASSPHRASE_ENV,
 ) -> None:
     """Sign how long the chain is and how it ends; whoever keeps this notices any change before it."""
-    from abaton.files import replacing
+    from abaton.atomic_files import replacing
     from abaton.governance import Audit
 
     signer = ring(keys, passphrase_file, passphrase_env).signing
@@ -83,7 +83,7 @@ def export(
 ) -> None:
     """Print the chain as FHIR AuditEvent resources, one on each line."""
     from abaton.governance import Audit
-    from abaton.governance.audit import audit_event
+    from abaton.governance.audit_log import audit_event
 
     with database(url) as opened:
         for entry in Audit(opened).entries():

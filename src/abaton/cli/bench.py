@@ -15,7 +15,7 @@ from abaton.cli.runs import JsonOption
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.bench import Measure
+    from abaton.benchmark import Measure
 
 
 def bench(

@@ -11,11 +11,11 @@ import typer
 
 from abaton.cli.output import emit, note
 from abaton.cli.runs import JsonOption
-from abaton.cli.secrets import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
+from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
-    from abaton.citizen.release import Fetch
+    from abaton.citizen.page_release import Fetch
 
 app = typer.Typer(help="The page on which people take part with their own records.", no_args_is_help=True)
 
@@ -71,7 +71,7 @@ def sign(
     check the page with 'abaton citizen check'.
     """
     from abaton.citizen.pages import RELEASE, Page
-    from abaton.citizen.release import write_release
+    from abaton.citizen.page_release import write_release
 
     page = Page.read()
     signer = ring(keys, passphrase_file, passphrase_env).signing
@@ -108,7 +108,7 @@ def check(
     page may talk to besides its own server, which must be what the study names.
     """
     from abaton.citizen.pages import BASE, RELEASE
-    from abaton.citizen.release import check_page, read_release
+    from abaton.citizen.page_release import check_page, read_release
     from abaton.governance.keys import read_public, verifier
 
     known = read_public(signer)

@@ -15,8 +15,8 @@ from abaton.cli.runs import JsonOption, StoreOption, complete_run, opened_store
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.codecs.advise import Advice
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.codecs.advisor import Advice
+    from abaton.layout import Layout, Vector
 
 app = typer.Typer(help="Codecs: advice for a model, and what a payload says.", no_args_is_help=True)
 
@@ -38,7 +38,7 @@ def advise(
     A run, or a file with numbers, is measured on its own last update; a layout or a network on random
     numbers, which is the worst case for the context coder.
     """
-    from abaton.codecs.advise import advise as ask
+    from abaton.codecs.advisor import advise as ask
 
     layout, update = _source(source, store)
     advice = ask(layout, update, sparsity=sparsity)
@@ -58,7 +58,7 @@ def inspect(
     json: bool = JsonOption,
 ) -> None:
     """Explain a payload, field by field."""
-    from abaton.codecs.explain import explain
+    from abaton.codecs.inspection import explain
 
     fields = explain(_bytes(file), _source(layout, store)[0] if layout else None)
     if json:
@@ -84,7 +84,7 @@ def pictures(
 
     The page opens anywhere, offline. The numbers of the curves are printed as well.
     """
-    from abaton.codecs.advise import error_by_bits, unpredictable
+    from abaton.codecs.advisor import error_by_bits, unpredictable
     from abaton.report import error_curves, figures_page
 
     layout, update = _source(source, store)
@@ -104,9 +104,9 @@ def _heat_maps(
     layout: Layout, update: Vector, tensor: str | None, sparsity: float, kernels: float
 ) -> list[Any]:
     """Fig. 1 and 2 of the SSTC paper, if the model has a convolution."""
-    from abaton.codecs.advise import ternary
+    from abaton.codecs.advisor import ternary
     from abaton.report import heat_maps, kernel_map
-    from abaton.vectors import Role
+    from abaton.kernels import Role
 
     convolutions = sorted((t for t in layout if t.role is Role.CONV), key=lambda t: t.size)
     if tensor is None and not convolutions:
@@ -152,7 +152,7 @@ def _source(source: str, store: Path | None) -> tuple[Layout, Vector | None]:
         return _from_json(path), None
     if path.suffix == ".safetensors":
         return _from_safetensors(path)
-    from abaton.learning import zoo
+    from abaton.models import zoo
 
     if source.isidentifier() and not source.startswith("_") and source in _networks():
         return getattr(zoo, source)().layout, None
@@ -165,7 +165,7 @@ def _networks() -> list[str]:
 
 
 def _from_json(path: Path) -> Layout:
-    from abaton.vectors import Layout, Role, Tensor
+    from abaton.kernels import Layout, Role, Tensor
 
     try:
         rows: Any = json_module.loads(_bytes(path))
@@ -182,7 +182,7 @@ def _from_safetensors(path: Path) -> tuple[Layout, Vector]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    from abaton.vectors import Layout, Role, Tensor
+    from abaton.kernels import Layout, Role, Tensor
 
     try:
         arrays = load(_bytes(path))
@@ -196,7 +196,7 @@ def _from_safetensors(path: Path) -> tuple[Layout, Vector]:
 
 
 def _from_run(name: str, folder: Path | None) -> tuple[Layout, Vector | None]:
-    from abaton.vectors import Layout, Role, Tensor
+    from abaton.kernels import Layout, Role, Tensor
 
     with ExitStack() as stack:
         try:

@@ -35,7 +35,7 @@ def compare(
     Runs of different studies, outcomes, experiments or data sets are refused: their numbers do not mean the same.
     """
     from abaton.report import comparison, comparison_page
-    from abaton.report.comparison import difference_rows, reached_rows, result_rows, run_rows
+    from abaton.report.run_comparison import difference_rows, reached_rows, result_rows, run_rows
 
     with opened_store(store) as opened:
         chosen = [row for name in runs for row in _named(opened, name)]

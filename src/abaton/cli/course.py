@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from abaton.cli.pace import about
-from abaton.control import Arrived, Event, Failed, Joined, Left, State
+from abaton.controller import Arrived, Event, Failed, Joined, Left, State
 
 BARS = "▁▂▃▄▅▆▇█"
-_MOST = 4096  # losses that are kept; twice as coarse from then on
+_MAX_LOSSES = 4096  # losses that are kept; twice as coarse from then on
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Course:
         if self._versions % self._stride or not self._weight:
             return
         self.losses.append(self._sum / self._weight)
-        if len(self.losses) > _MOST:
+        if len(self.losses) > _MAX_LOSSES:
             self.losses[:] = self.losses[::2]
             self._stride *= 2
 

@@ -64,7 +64,7 @@ def dashboard(
         return
     _check_extra()
     from abaton.dashboard import Dashboard, check_access, serve_dashboard
-    from abaton.governance.service import Listen
+    from abaton.governance.intake import Listen
 
     listen = Listen(host, port, certificate, certificate_key, behind_proxy)
     known = read_access(access)
@@ -75,7 +75,7 @@ def dashboard(
         if database_url is None:
             serve_dashboard(Dashboard(opened, None, known), listen, typer.echo)
             return
-        from abaton.cli.secrets import database
+        from abaton.cli.key_access import database
 
         with database(database_url) as ledger:
             serve_dashboard(Dashboard(opened, ledger, known), listen, typer.echo)

@@ -56,15 +56,15 @@ def inventory(
     if json:
         emit(found)
     else:
-        _print(found, most)
+        _print_profile(found, most)
         if out is not None:
             note(f"the whole inventory: {out}")
     if any(each["state"] == "empty" for each in found.get("inputs", ())):
         raise typer.Exit(1)
 
 
-def _print(found: dict[str, Any], most: int) -> None:
-    from abaton.report.inventory import code_cells, input_cells
+def _print_profile(found: dict[str, Any], most: int) -> None:
+    from abaton.report.profile_page import code_cells, input_cells
 
     table("records", ["type", "records"], list(found["records"].items()))
     for kind in dict.fromkeys(line["type"] for line in found["codes"]):

@@ -12,7 +12,7 @@ from abaton.cli.runs import JsonOption, StoreOption
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
-    from abaton.engines.flower.centre import Centre
+    from abaton.engines.flower.server_processes import Centre
 
 _SITE = typer.Argument(..., metavar="SITE", help="The site's id.", show_default=False)
 
@@ -27,8 +27,8 @@ def invite(
     json: bool = JsonOption,
 ) -> None:
     """Write the one file that a site needs to join: address, authority, study and its hash; nothing in it is secret."""
-    from abaton.engines.flower.centre import read_address
-    from abaton.federation.network.joining import Invitation
+    from abaton.engines.flower.server_processes import read_address
+    from abaton.study_run.invitation import Invitation
     from abaton.study import study_from_toml
 
     folder = _folder(store)
@@ -59,7 +59,7 @@ def admit(
 
     Compare the fingerprint with the site first, by a way that both trust.
     """
-    from abaton.federation.network.joining import read_node_key
+    from abaton.study_run.invitation import read_node_key
 
     key = read_node_key(file)
     if key.site != site or (fingerprint and fingerprint != key.fingerprint):
@@ -82,14 +82,14 @@ def revoke(site: str = _SITE, *, store: Path | None = StoreOption, json: bool = 
 
 
 def _folder(store: Path | None) -> Path:
-    from abaton.federation.network.centre import centre_folder
+    from abaton.study_run.server import centre_folder
     from abaton.store import default_folder
 
     return centre_folder(store or default_folder()).resolve()
 
 
 def _centre(store: Path | None) -> Centre:
-    from abaton.engines.flower.centre import Centre, read_address
+    from abaton.engines.flower.server_processes import Centre, read_address
 
     folder = _folder(store)
     return Centre(folder, *read_address(folder), note)

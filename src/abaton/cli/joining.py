@@ -13,7 +13,7 @@ from abaton.cli.runs import JsonOption
 from abaton.cli.serving import keep
 
 if TYPE_CHECKING:
-    from abaton.federation.network.joining import Accounts
+    from abaton.study_run.invitation import Accounts
     from abaton.site import SiteFile
     from abaton.study import Study
 
@@ -48,8 +48,8 @@ def join(
     updates, scores and counts leaves. The node, which alone talks to the network, cannot open the site's files; a
     warning says if it can. Send the file with its public key to the centre, which admits it.
     """
-    from abaton.engines.flower.membership import SitePrograms, Standing
-    from abaton.federation.network.joining import (
+    from abaton.engines.flower.site_processes import SitePrograms, Standing
+    from abaton.study_run.invitation import (
         Accounts,
         NodeKey,
         agreed_study,
@@ -82,9 +82,9 @@ def join(
 def _preview(file: SiteFile, study: Study, *, json: bool) -> None:
     from dataclasses import asdict
 
-    from abaton.federation.network.joining import preview
-    from abaton.federation.network.messages import FLOWER
-    from abaton.federation.policy_words import explained, in_words
+    from abaton.study_run.invitation import preview
+    from abaton.study_run.messages import FLOWER
+    from abaton.study_run.policy_text import explained, in_words
 
     with tempfile.TemporaryDirectory() as folder:
         rows = list(preview(file, study, Path(folder)))
@@ -104,7 +104,7 @@ def _unit(invitation: Path, site: Path, study: Path | None, home: Path, accounts
     import shlex
     import sys
 
-    from abaton.federation.network.joining import unit
+    from abaton.study_run.invitation import unit
 
     home = home.resolve()
     words = [str(Path(sys.executable).parent / "abaton"), "site", "join", str(invitation.resolve())]

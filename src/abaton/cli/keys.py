@@ -10,7 +10,7 @@ import typer
 
 from abaton.cli import inviting
 from abaton.cli.output import emit, note, table
-from abaton.cli.secrets import DATABASE, JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, database, passphrase
+from abaton.cli.key_access import DATABASE, JSON, PASSPHRASE_ENV, PASSPHRASE_FILE, database, passphrase
 
 if TYPE_CHECKING:
     from abaton.governance import PublicRing
@@ -44,7 +44,7 @@ def new(
 
     from abaton.governance import Ring
     from abaton.governance.keys import lock, write_public, write_ring
-    from abaton.governance.words import stamp
+    from abaton.governance.identifiers import stamp
 
     made = Ring.new(name, secrets.token_bytes, stamp(datetime.now(UTC)), hybrid=hybrid)
     content = lock(made, passphrase(passphrase_file, passphrase_env, confirm=True), secrets.token_bytes)
@@ -85,7 +85,7 @@ def rotate(
     import secrets
 
     from abaton.governance.keys import lock, read_public, read_ring, write_public, write_ring
-    from abaton.governance.words import stamp
+    from abaton.governance.identifiers import stamp
 
     read_public(file)
     phrase = passphrase(passphrase_file, passphrase_env)

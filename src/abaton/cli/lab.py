@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli import experiments
-from abaton.cli.experiments import FigureOption, FolderOption
+from abaton.cli import lab_experiments
+from abaton.cli.lab_experiments import FigureOption, FolderOption
 from abaton.cli.output import emit, note, save, table
 from abaton.cli.runs import JsonOption
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Study federated learning: data sets, partitions, and the papers' experiments.", no_args_is_help=True
 )
-for command in experiments.COMMANDS:
+for command in lab_experiments.COMMANDS:
     app.command()(command)
 
 
@@ -84,7 +84,7 @@ def partition(
 
     from abaton.errors import SettingsError
     from abaton.lab.datasets import Columns, load
-    from abaton.lab.environment import heterogeneous
+    from abaton.lab.machine_profiles import heterogeneous
     from abaton.lab.partition import by_group
     from abaton.lab.partition import partition as deal
 
@@ -198,7 +198,7 @@ def privacy(
     With 'clip(norm=C) | gaussian_noise(std=S)' and a budget against the controller the noise multiplier is S / (2 C);
     against readers of the community model, with N updates a round, it is S sqrt(N) / (2 C).
     """
-    from abaton.lab.privacy import plan
+    from abaton.lab.privacy_planner import plan
 
     made = plan(noise, delta, rounds, lots, (drawn, among), epsilon)
     if json:

@@ -9,7 +9,7 @@ import typer
 
 from abaton.cli.output import emit, note, save
 from abaton.cli.runs import JsonOption, RunArgument, StoreOption, opened_store
-from abaton.cli.secrets import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
+from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
 from abaton.errors import SettingsError
 
 CARD = "model-card"
@@ -34,7 +34,7 @@ def export(
     NaN where a value is missing, and predicts what the run predicts.
     """
     from abaton.federation import Run
-    from abaton.results import export as write
+    from abaton.deployment import export as write
 
     with opened_store(store) as opened:
         made = write(Run(opened, run), out)
@@ -81,9 +81,9 @@ def predict(
 
     from abaton.cli.output import complain, table
     from abaton.federation import Run
-    from abaton.results import Unfit
-    from abaton.results import predict as ask
-    from abaton.results.newcomers import GROUND
+    from abaton.deployment import Unfit
+    from abaton.deployment import predict as ask
+    from abaton.deployment.new_patients import GROUND
 
     with opened_store(store) as opened:
         try:
@@ -149,7 +149,7 @@ def card(
     """Write what the model is for, whom it was learned from, how good it is and what it does not promise."""
     from abaton.federation import Run
     from abaton.report import card_markdown, card_page
-    from abaton.results import card_of
+    from abaton.deployment import card_of
 
     as_json = json or keys is not None or (out is not None and out.suffix == ".json")
     if out is not None and out.suffix not in (".md", ".html", ".json"):
@@ -162,7 +162,7 @@ def card(
     with opened_store(store) as opened:
         made = card_of(Run(opened, run))
     if keys is not None:
-        from abaton.governance.statements import state
+        from abaton.governance.signed_statements import state
 
         made = state(ring(keys, passphrase_file, passphrase_env).signing, CARD, made)
     text = dumps(made, indent=2, ensure_ascii=False) + "\n" if as_json else write(made)

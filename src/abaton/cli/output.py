@@ -36,7 +36,7 @@ def told_place(path: Path, *, json: bool) -> None:
 def save(path: Path, text: str) -> None:
     """Write a text to a file, whole or not at all."""
     from abaton.errors import SettingsError
-    from abaton.files import replacing
+    from abaton.atomic_files import replacing
 
     try:
         with replacing(path) as begun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 _VERSIONS, _SECONDS, _SHARE = 3, 3.0, 0.03  # nothing is said before so much is known
-_WEIGHT, _PAUSE, _MOST = 0.2, 0.5, 512  # of a new estimate; seconds between two; moments that are kept
+_WEIGHT, _PAUSE, _MAX_TIMES = 0.2, 0.5, 512  # of a new estimate; seconds between two; moments that are kept
 
 
 class Pace:
@@ -30,7 +30,7 @@ class Pace:
             return
         self._times.append(elapsed)
         self._versions.append(version)
-        if len(self._times) > _MOST:
+        if len(self._times) > _MAX_TIMES:
             self._times, self._versions = self._times[::2], self._versions[::2]
         end = self._estimate(elapsed, version)
         if end is not None:

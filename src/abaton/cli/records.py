@@ -13,17 +13,17 @@ import typer
 from abaton.cli.anonymity import anonymity
 from abaton.cli.inventory import inventory
 from abaton.cli.output import emit, note, progress, table
-from abaton.cli.privacy import completed, facts_of, read_inputs, write_report
+from abaton.cli.privacy_inputs import completed, facts_of, read_inputs, write_report
 from abaton.cli.runs import AddressOption, JsonOption
-from abaton.cli.secrets import DATABASE
+from abaton.cli.key_access import DATABASE
 from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
     from abaton.governance import Held
-    from abaton.records.deid.need import Need
-    from abaton.records.deid.tally import Tally
-    from abaton.records.exporting import Pool
+    from abaton.deid.settings import Need
+    from abaton.deid.transform_counts import Tally
+    from abaton.records.export import Pool
     from abaton.report import PrivacyInputs
 
 app = typer.Typer(help="De-identify, check and explain FHIR records.", no_args_is_help=True)
@@ -80,11 +80,11 @@ def deidentify(
     Every output is written whole or not at all. Exit code 3: at least one file was refused. The report tells every
     element kept and removed, whether the export is valid, and whether anything of the people is still found in it.
     """
-    from abaton.records.deid.need import Mechanism
-    from abaton.records.deid.tally import Tally
-    from abaton.records.exporting import Job, export
+    from abaton.deid.settings import Mechanism
+    from abaton.deid.transform_counts import Tally
+    from abaton.records.export import Job, export
     from abaton.records.pieces import Outcome
-    from abaton.records.sources import find
+    from abaton.fhir.file_reader import find
 
     known = read_inputs(report, supplied)
     if report is not None and "-" in inputs:
@@ -125,7 +125,7 @@ def deidentify(
 
 def _held(stated: str, study: Path | None, database: str | None) -> Held:
     """The stated ground, once the audit chain holds it: nothing is de-identified on mere words."""
-    from abaton.cli.secrets import database as opened
+    from abaton.cli.key_access import database as opened
     from abaton.governance import Registry, state_ground
     from abaton.study import load_study
 
@@ -153,8 +153,8 @@ def _report(
     """Survey the export beside the records it was made of, and write the privacy report."""
     from dataclasses import replace
 
-    from abaton.records.sources import find
-    from abaton.records.survey import Sought, Survey
+    from abaton.fhir.file_reader import find
+    from abaton.records.residual_check import Sought, Survey
     from abaton.report import Checks, Element, Residual
     from abaton.study import load_study
 
@@ -177,8 +177,8 @@ def _report(
 
 
 def _parsed(places: list[str]) -> Iterator[dict[str, Any]]:
-    from abaton.records.fhir.parsing import parse
-    from abaton.records.sources import documents, find
+    from abaton.fhir.json_format import parse
+    from abaton.fhir.file_reader import documents, find
 
     for source in find(places):
         for raw, where in documents(source):
@@ -197,9 +197,9 @@ def check(
     """Check records against R4: places and rules that are broken, never a value. Exit code 1: problems found."""
     from collections import Counter
 
-    from abaton.records.fhir.parsing import parse
-    from abaton.records.fhir.validity import problems
-    from abaton.records.sources import documents, find
+    from abaton.fhir.json_format import parse
+    from abaton.fhir.validation import problems
+    from abaton.fhir.file_reader import documents, find
 
     found: Counter[tuple[str, str]] = Counter()
     read = unreadable = 0
@@ -238,11 +238,11 @@ def explain(
     from collections import Counter
 
     from abaton.records.deid.explain import explain as told_of
-    from abaton.records.deid.need import Need
-    from abaton.records.deid.pseudonyms import Pseudonyms
-    from abaton.records.fhir.parsing import parse
-    from abaton.records.sources import documents, find
-    from abaton.records.stages import Record
+    from abaton.deid.settings import Need
+    from abaton.deid.pseudonyms import Pseudonyms
+    from abaton.fhir.json_format import parse
+    from abaton.fhir.file_reader import documents, find
+    from abaton.record_types import Record
 
     need = Need("explained") if study is None else _need(study)
     names = Pseudonyms(need.study, secrets.token_bytes(32))
@@ -290,8 +290,8 @@ def _need(study: Path | None) -> Need:
 
 
 def _secret(need: Need, key: Path | None) -> bytes:
-    from abaton.records.deid.need import Mechanism
-    from abaton.records.deid.pseudonyms import check_key
+    from abaton.deid.settings import Mechanism
+    from abaton.deid.pseudonyms import check_key
 
     if key is None:
         if need.deidentification.mechanism is Mechanism.PSEUDONYMISE:
@@ -309,7 +309,7 @@ def _secret(need: Need, key: Path | None) -> bytes:
 
 
 def _check_places(need: Need, out: Path, mapping: Path | None) -> None:
-    from abaton.records.deid.need import Identity, Mechanism
+    from abaton.deid.settings import Identity, Mechanism
 
     if mapping is not None and out.resolve() in mapping.resolve().parents:
         raise Refused("the mapping table would lie inside the output", remedy="keep it somewhere else")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from abaton.cli.output import emit, table
-from abaton.cli.secrets import DATABASE, JSON, database
+from abaton.cli.key_access import DATABASE, JSON, database
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:

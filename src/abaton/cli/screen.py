@@ -12,7 +12,7 @@ from rich.text import Text
 from abaton.cli.course import Course, duration, plain_line, sparkline, states_of
 from abaton.cli.output import note
 from abaton.cli.pace import Pace, about
-from abaton.control import Event, State
+from abaton.controller import Event, State
 
 _NARROW, _MOST_ROWS, _ROUND_IT = 64, 8, 6  # columns; learners that are named; lines that are not learners
 _STEP, _PAUSE, _LONG = 0.1, 1.0, 15.0  # of a run, between lines; seconds between lines, at least and at most

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from abaton.cli.output import emit, note
-from abaton.cli.secrets import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.key_access import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
 _STUDY = typer.Option(
@@ -45,8 +45,8 @@ def seal(
 
     from abaton.governance import Header
     from abaton.governance.keys import read_public
-    from abaton.governance.sealing import canonical_lines, pieces_of, seal_file
-    from abaton.governance.words import stamp
+    from abaton.governance.sealed_envelope import canonical_lines, pieces_of, seal_file
+    from abaton.governance.identifiers import stamp
     from abaton.study import load_study
 
     if not source.is_file():
@@ -84,7 +84,7 @@ def open_sealed(
     from abaton.governance import Denied, Looked, RefusalCode
     from abaton.governance.inbox import use_number
     from abaton.governance.keys import read_public
-    from abaton.governance.sealing import open_file
+    from abaton.governance.sealed_envelope import open_file
     from abaton.study import load_study
 
     document, trusted = load_study(study), read_public(sender)

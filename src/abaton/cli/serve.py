@@ -20,12 +20,12 @@ from abaton.cli.dashboard import (
 )
 from abaton.cli.output import note
 from abaton.cli.runs import StoreOption, opened_store
-from abaton.cli.secrets import DATABASE, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.key_access import DATABASE, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
     from abaton.governance import Registry
-    from abaton.listening import App
+    from abaton.http_server import App
 
 app = typer.Typer(
     help="The research centre: take consents and records, or train with sites on a network.",
@@ -61,8 +61,8 @@ def intake(
     --dashboard, whoever --access names may watch runs at /dashboard/.
     """
     try:
-        from abaton.governance.service import Centre, Listen
-        from abaton.governance.service import serve as serving
+        from abaton.governance.intake import Centre, Listen
+        from abaton.governance.intake import serve as serving
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"the service needs '{error.name}'", remedy="install it with: pip install 'abaton[serve]'"
@@ -97,7 +97,7 @@ def _with_page(registry: Registry, *, citizen: bool) -> Callable[[App], App]:
         return lambda service: service
     from abaton.citizen.pages import Page
     from abaton.citizen.published import reached_by
-    from abaton.citizen.serving import beside_intake
+    from abaton.citizen.page_server import beside_intake
 
     page = Page.read()
     note(f"the citizen's page is build {page.build}")
@@ -132,7 +132,7 @@ def study(
     abaton serve study study.toml --host 0.0.0.0 --reachable-as centre.example.org --at-least 3
     """
     from abaton.cli.serving import conduct, given_certificates
-    from abaton.federation.network import Wish
+    from abaton.study_run import Wish
     from abaton.store import default_folder
 
     given = given_certificates(certificate, certificate_key, authority, superlink)

@@ -12,8 +12,8 @@ from abaton.cli.output import emit, note
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.engines.flower.certificates import Certificates
-    from abaton.federation.network import Wish
+    from abaton.engines.flower.tls import Certificates
+    from abaton.study_run import Wish
     from abaton.store import RunRow
 
 
@@ -56,7 +56,7 @@ def given_certificates(
     certificate: Path | None, key: Path | None, authority: Path | None, superlink: str | None
 ) -> Certificates | None:
     """The certificates that were given; none if they are to be made."""
-    from abaton.engines.flower.certificates import Certificates
+    from abaton.engines.flower.tls import Certificates
 
     if superlink is not None and authority is not None:
         return Certificates(authority, certificate or authority, key or authority)
@@ -82,8 +82,8 @@ def conduct(
     superlink: str | None,
 ) -> RunRow:
     """Serve a study until its run has ended."""
-    from abaton.engines.flower.centre import Address
-    from abaton.federation.network.centre import Service, open_centre
+    from abaton.engines.flower.server_processes import Address
+    from abaton.study_run.server import Service, open_centre
     from abaton.study import load_study
 
     document = load_study(study, load=True)

@@ -94,7 +94,7 @@ def _print_versions(models: Sequence[Mapping[str, Any]]) -> None:
 
 def found_of(row: RunRow) -> dict[str, Any]:
     """What a study's run found, what each site gains, and every measure."""
-    from abaton.report.finding import finding, site_gains
+    from abaton.report.findings import finding, site_gains
 
     evaluation = (row.result or {}).get("evaluation", {})
     method = row.recipe.get("method", {}).get("evaluation", {})
@@ -107,7 +107,7 @@ def found_of(row: RunRow) -> dict[str, Any]:
 
 def print_found(data: Mapping[str, Any]) -> None:
     """What was found in a sentence, and what each site gains."""
-    from abaton.report.finding import gains_words, signed
+    from abaton.report.findings import gains_words, signed
 
     if data["finding"]:
         typer.echo(data["finding"]["words"])

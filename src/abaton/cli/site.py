@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from abaton.cli import dealing, joining, tables
+from abaton.cli import site_intake, joining, tables
 from abaton.cli.output import emit, note, table, told_place, write_first
 from abaton.cli.runs import JsonOption
 from abaton.errors import AbatonError, SettingsError
@@ -20,11 +20,11 @@ app = typer.Typer(
     help="A site's document, what it has for a study, and its dealings with the centre.", no_args_is_help=True
 )
 for command in (
-    dealing.enrol,
-    dealing.consents,
-    dealing.send,
-    dealing.withdraw,
-    dealing.status,
+    site_intake.enrol,
+    site_intake.consents,
+    site_intake.send,
+    site_intake.withdraw,
+    site_intake.status,
     joining.join,
 ):
     app.command()(command)
@@ -45,7 +45,7 @@ def check(
 
     Numbers of people below the smallest count are masked. Exit code 1: nobody comes through.
     """
-    from abaton.federation.policy_words import explained
+    from abaton.study_run.policy_text import explained
     from abaton.site import SiteError, check_site, load_site, open_site
     from abaton.study import load_study
 
@@ -102,8 +102,8 @@ def policy(
     """
     from dataclasses import asdict
 
-    from abaton.federation.policy_words import explained, in_words
-    from abaton.federation.signatures import signing_key
+    from abaton.study_run.policy_text import explained, in_words
+    from abaton.study_run.model_signatures import signing_key
     from abaton.site import load_site
     from abaton.study import load_study
 

@@ -10,7 +10,7 @@ import typer
 
 from abaton.cli.output import emit, note, save, told_place, write_first
 from abaton.cli.runs import JsonOption
-from abaton.cli.secrets import DATABASE
+from abaton.cli.key_access import DATABASE
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def new(
     """
     import sys
 
-    from abaton.cli.asking import asked_study, example
+    from abaton.cli.study_wizard import asked_study, example
     from abaton.study import starter, study_from_toml
 
     if file.exists():  # told before anything is asked
@@ -148,7 +148,7 @@ def publish(file: Path = _FILE, *, url: str | None = DATABASE) -> None:
 
     When it ends, and how long records are kept, follow from its period and retention.
     """
-    from abaton.cli.secrets import database
+    from abaton.cli.key_access import database
     from abaton.governance import Registry
     from abaton.site import publish as publish_in
     from abaton.study import load_study
@@ -169,7 +169,7 @@ def permit(
     url: str | None = DATABASE,
 ) -> None:
     """Note a data permit at the centre: on it sites may send records without single consents, if it allows that."""
-    from abaton.cli.secrets import database
+    from abaton.cli.key_access import database
     from abaton.governance import Registry, note_permit
     from abaton.site import publish as publish_in
     from abaton.site import read_permit
@@ -207,8 +207,8 @@ def codes(
     """
     import secrets
 
-    from abaton.cli.secrets import database
-    from abaton.governance.persons import make_codes
+    from abaton.cli.key_access import database
+    from abaton.governance.citizen_enrolment import make_codes
     from abaton.study import load_study
 
     study = load_study(file)

@@ -28,8 +28,8 @@ def propose(
     Names of columns, forms of dates, codes and the size of numbers are looked at, in the first 5,000 rows. Words of a
     column stand in the mapping only if they are few and each is seen at least 5 times. Read every line of it.
     """
-    from abaton.site.tables.guessing import propose as guess
-    from abaton.site.tables.known import asked_by, things_of
+    from abaton.site.sources.tabular.mapping_suggestion import propose as guess
+    from abaton.site.sources.tabular.data_dictionary import asked_by, things_of
     from abaton.study import load_study
 
     document = load_study(study) if study is not None else None

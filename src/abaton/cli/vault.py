@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abaton.cli.output import emit, note
-from abaton.cli.secrets import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
+from abaton.cli.key_access import DATABASE, JSON, KEYS, PASSPHRASE_ENV, PASSPHRASE_FILE, database, ring
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, statement: dict[str, Any]) -> None:
-    from abaton.files import replacing
+    from abaton.atomic_files import replacing
 
     try:
         with replacing(path) as begun:

@@ -25,7 +25,7 @@ def view(
 
     The table is written whole or not at all; memory does not grow with the records.
     """
-    from abaton.records.views import load_view, resources_of, write
+    from abaton.views import load_view, resources_of, write
 
     made = load_view(definition)
     tally = {"read": 0, "matched": 0}
@@ -50,7 +50,7 @@ def conformance(
     out: Path | None = typer.Option(None, "--out", "-o", help="Write the report to this file."),
 ) -> None:
     """Run the official SQL on FHIR tests and print the report of its test runner. Exit code 1: some failed."""
-    from abaton.records.views import report
+    from abaton.views import report
 
     found = report(folder)
     results = [test["result"]["passed"] for file in found.values() for test in file["tests"]]

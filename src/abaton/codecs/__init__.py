@@ -1,6 +1,6 @@
 """Updates to bytes and back: small, honest, safe to decode."""
 
-from abaton.codecs.chain import Memory, Pipeline, Step, chain
+from abaton.codecs.pipeline import Memory, Pipeline, Step, chain
 from abaton.codecs.contract import Accumulator, Codec, Key, KeyPurpose
 from abaton.codecs.downlink import Difference, Downlink, downlink_of, follow, lacking
 from abaton.codecs.ecdq import Ecdq
@@ -11,10 +11,10 @@ from abaton.codecs.kashin import Kashin
 from abaton.codecs.qsgd import Qsgd
 from abaton.codecs.quicfl import QuicFL
 from abaton.codecs.raw import Raw
-from abaton.codecs.spec import parse
+from abaton.codecs.registry import parse
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
-from abaton.codecs.steps import Clip, ErrorFeedback, GaussianNoise, with_error_feedback
+from abaton.codecs.transforms import Clip, ErrorFeedback, GaussianNoise, with_error_feedback
 
 __all__ = [
     "Accumulator",

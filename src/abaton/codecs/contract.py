@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol, Self
 
 from abaton.codecs.settings import line
 from abaton.errors import SettingsError
-from abaton.vectors.layout import Layout, Vector
+from abaton.layout import Layout, Vector
 
 
 class KeyPurpose(StrEnum):

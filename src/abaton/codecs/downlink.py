@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abaton.codecs.chain import Pipeline
+from abaton.codecs.pipeline import Pipeline
 from abaton.codecs.contract import Key
-from abaton.codecs.spec import parse
-from abaton.codecs.steps import ErrorFeedback
+from abaton.codecs.registry import parse
+from abaton.codecs.transforms import ErrorFeedback
 from abaton.errors import PayloadError, SettingsError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 _SENDER = "\x1fcontroller"  # which no learner can be called
 _SHARES = 256
@@ -88,7 +88,7 @@ class Downlink:
         lately: the newest differences, in order: as many as are smaller together than the model.
 
     >>> from abaton.codecs import parse
-    >>> from abaton.vectors import Layout, Role, Tensor
+    >>> from abaton.kernels import Layout, Role, Tensor
     >>> layout, key = Layout([Tensor("weight", (100,), Role.DENSE)]), lambda version: b"version %d" % version
     >>> down = Downlink(parse("stc(sparsity=0.01)"), layout, layout.zeros())
     >>> mix = layout.zeros(); mix[:2] = 3, 1

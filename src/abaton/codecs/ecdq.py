@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs import outliers, wire
+from abaton.codecs import outliers, payload_format
 from abaton.codecs.blocks import GROUP, Blocks
 from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.ecdq_tables import model
-from abaton.codecs.rotated import Rotating, broken, check_finite, fitting, read_norms
+from abaton.codecs.rotated import Rotating, rotated_payload_error, check_finite, fitting, read_norms
 
 if TYPE_CHECKING:
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 _STATES = 4
 _MOST = 16  # bits a number: the rarest outcome has one frequency unit of 2^16
@@ -55,9 +55,9 @@ class Ecdq(Rotating[Parts]):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
-        from abaton.vectors import dithered
-        from abaton.vectors.hadamard import aligned
-        from abaton.vectors.rotation import keyed
+        from abaton.kernels import dithered_quantiser
+        from abaton.kernels.walsh_hadamard import aligned
+        from abaton.kernels.rotation import keyed
 
         update = fitting(update, layout, key.learner)
         cut, known = self.cut(layout), model(self.bits)
@@ -65,14 +65,14 @@ class Ecdq(Rotating[Parts]):
         most = cut.padded // 16 + 1  # squares of a block sum to its size, and outliers lie beyond 4
         places, excess = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.float32)
         keys = (*keyed(key.derive(KeyPurpose.ROTATION)), *keyed(key.derive(KeyPurpose.DITHER)))
-        used, found = dithered.quantise(
+        used, found = dithered_quantiser.quantise(
             update, cut.table, known.step, known.strata, known.cumulative.size, keys,
             aligned(1 << 16), np.empty(GROUP, dtype=np.uint32), norms, outcomes, places, excess,
         )  # fmt: skip
         check_finite(norms, update, cut, layout, key.learner)
         states, stream = np.empty(_STATES, dtype=np.uint64), np.empty(used * _MOST // 32 + 1, dtype=np.uint32)
-        at = dithered.write(outcomes, used, known.cumulative, known.strata, states, stream)
-        return wire.pack(
+        at = dithered_quantiser.write(outcomes, used, known.cumulative, known.strata, states, stream)
+        return payload_format.pack(
             self.code,
             layout,
             _START.pack(self.bits, found),
@@ -85,19 +85,19 @@ class Ecdq(Rotating[Parts]):
 
     def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
         """Open a payload, check every length in it, and decode its stream."""
-        from abaton.vectors import dithered
-        from abaton.vectors.rotation import keyed
+        from abaton.kernels import dithered_quantiser
+        from abaton.kernels.rotation import keyed
 
-        body, cut = wire.unpack(payload, self.code, layout).body, self.cut(layout)
+        body, cut = payload_format.unpack(payload, self.code, layout).body, self.cut(layout)
         norms, at = read_norms(body, _START.size, cut)
         bits, found = _START.unpack_from(body)
         coded = int(cut.sizes[norms > 0].sum())
         if bits != self.bits or any(body[1:4]) or found > coded // 16:
-            raise broken("it was not written with these settings")
+            raise rotated_payload_error("it was not written with these settings")
         tail, extra = cut.tail.stop - cut.tail.start, outliers.length(found, cut.padded)
         rest = len(body) - at - 4 * tail - extra - (8 * _STATES if coded else 0)
         if not 0 <= rest <= coded * _MOST // 8 or rest % 4:
-            raise broken("its length does not fit")
+            raise rotated_payload_error("its length does not fit")
         last = np.frombuffer(body, "<f4", tail, at).astype(np.float32)
         places, excess = outliers.read(body[at + 4 * tail : at + 4 * tail + extra], found, cut.padded)
         steps = np.zeros(cut.padded, dtype=np.float32)
@@ -108,10 +108,10 @@ class Ecdq(Rotating[Parts]):
             seeds, space = keyed(key.derive(KeyPurpose.DITHER)), np.empty(GROUP, dtype=np.uint32)
             known = model(self.bits)
             tables = (known.cumulative, known.guess, known.strata)
-            if not dithered.read(stream, states, cut.table, norms, *tables, seeds, space, steps):
-                raise broken("its code does not end where it should")
+            if not dithered_quantiser.read(stream, states, cut.table, norms, *tables, seeds, space, steps):
+                raise rotated_payload_error("its code does not end where it should")
         if not np.isfinite(last).all():
-            raise broken("a number in it is not finite")
+            raise rotated_payload_error("a number in it is not finite")
         steps[places] += excess
         return Parts(norms, steps, last)
 
@@ -119,6 +119,6 @@ class Ecdq(Rotating[Parts]):
         self, total: Vector, parts: Parts, cut: Blocks, factors: NDArray[np.float64], key: Key
     ) -> None:
         """Total += factor · number, in the rotated domain."""
-        from abaton.vectors import dithered
+        from abaton.kernels import dithered_quantiser
 
-        dithered.accumulate(parts.steps, cut.table, factors * model(self.bits).step, total)
+        dithered_quantiser.accumulate(parts.steps, cut.table, factors * model(self.bits).step, total)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import levels
+from abaton.codecs import scalar_quantiser
 from abaton.codecs.blocks import split
 from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.rotated import decoded
@@ -26,7 +26,7 @@ from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import DecodedSum
 
 if TYPE_CHECKING:
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 _LLOYD_MAX = {  # the positive levels, which minimise the mean square error of a standard normal number
     1: (0.7978845608,),
@@ -49,29 +49,29 @@ class Eden(Quantiser):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
-        from abaton.vectors.hadamard import aligned
-        from abaton.vectors.rotation import forward, keyed
+        from abaton.kernels.walsh_hadamard import aligned
+        from abaton.kernels.rotation import forward, keyed
 
         known, seeds = _levels(self.bits), keyed(key.derive(KeyPurpose.DITHER))
 
-        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
+        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             z = aligned(size)
             norm = forward(block, 0, block.size, z, 0, size, place // 512, seeds)
             if norm == 0:
-                return levels.NOTHING
-            words = levels.quantise(z, 0, known, None)
-            return (norm * size / float(levels.restore(words, size, known) @ z), 0.0), [words]
+                return scalar_quantiser.NOTHING
+            words = scalar_quantiser.quantise(z, 0, known, None)
+            return (norm * size / float(scalar_quantiser.restore(words, size, known) @ z), 0.0), [words]
 
-        return levels.encode(self, update, layout, key, self.bits, write)
+        return scalar_quantiser.encode(self, update, layout, key, self.bits, write)
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The update that a payload stands for."""
         cut, known = split(layout.size, self.bits), _levels(self.bits)
-        parts = levels.unpack(self, payload, layout, self.bits)
+        parts = scalar_quantiser.unpack(self, payload, layout, self.bits)
         rotated = np.zeros(cut.padded, dtype=np.float32)
         for words, (_, _, size, place) in zip(parts.words, cut.table.tolist(), strict=True):
             if words.size:
-                levels.add(words, rotated, place, size, known)
+                scalar_quantiser.add(words, rotated, place, size, known)
         return decoded(rotated, parts.pairs[:, 0], parts.tail, cut, key.derive(KeyPurpose.DITHER))
 
     def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:

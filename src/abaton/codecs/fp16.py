@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import wire
+from abaton.codecs import payload_format
 from abaton.codecs.raw import finite
 from abaton.codecs.settings import Written
 from abaton.codecs.sums import DecodedSum
@@ -16,7 +16,7 @@ from abaton.errors import PayloadError
 
 if TYPE_CHECKING:
     from abaton.codecs.contract import Key
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 _EXPONENT = struct.Struct("<h")
 
@@ -31,11 +31,11 @@ class Fp16(Written):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as little-endian half floats."""
-        return wire.pack(self.code, layout, to_half(layout.check(update, whose="update")))
+        return payload_format.pack(self.code, layout, to_half(layout.check(update, whose="update")))
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The rounded update."""
-        return from_half(wire.unpack(payload, self.code, layout).body, layout.size)
+        return from_half(payload_format.unpack(payload, self.code, layout).body, layout.size)
 
     def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:
         """A plain sum."""
@@ -53,7 +53,7 @@ def to_half(values: Vector) -> bytes:
 
 def from_half(body: memoryview, count: int) -> Vector:
     """The values again."""
-    wire.exact(body, 2 + 2 * count)
+    payload_format.exact(body, 2 + 2 * count)
     exponent = _EXPONENT.unpack_from(body)[0]
     if not -113 <= exponent <= 163:
         raise PayloadError(f"the payload is broken: exponent {exponent}", remedy="send it again")

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import levels
+from abaton.codecs import scalar_quantiser
 from abaton.codecs.contract import Key, KeyPurpose
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abaton.codecs.blocks import Blocks
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Hadamard(levels.RotatingLevels):
+class Hadamard(scalar_quantiser.RotatingLevels):
     """Quantises to ``bits`` bits a number, 1 to 4, over the whole range of a block."""
 
     name: ClassVar[str] = "hadamard"
@@ -34,25 +34,25 @@ class Hadamard(levels.RotatingLevels):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; the smallest number and the step are in units of the update."""
-        from abaton.vectors.hadamard import aligned
-        from abaton.vectors.rotation import forward, keyed
+        from abaton.kernels.walsh_hadamard import aligned
+        from abaton.kernels.rotation import forward, keyed
 
         rotation, private = (
             keyed(key.derive(purpose)) for purpose in (KeyPurpose.ROTATION, KeyPurpose.PRIVATE)
         )
 
-        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
+        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             z = aligned(size)
             norm = forward(block, 0, block.size, z, 0, size, place // 512, rotation)
             if norm == 0:
-                return levels.NOTHING
+                return scalar_quantiser.NOTHING
             low, grid = _grid(float(z.min()), float(z.max()), self.bits)
             pair = norm * low, norm * float(grid[1] - grid[0])
-            return pair, [levels.quantise(z, place // 512, grid, private)]
+            return pair, [scalar_quantiser.quantise(z, place // 512, grid, private)]
 
-        return levels.encode(self, update, layout, key, self.bits, write)
+        return scalar_quantiser.encode(self, update, layout, key, self.bits, write)
 
-    def scales(self, pairs: levels.Pairs, cut: Blocks) -> tuple[NDArray[np.float64], list[Vector]]:
+    def scales(self, pairs: scalar_quantiser.Pairs, cut: Blocks) -> tuple[NDArray[np.float64], list[Vector]]:
         """The larger of the smallest number and the step, and even levels."""
         norms = np.abs(pairs).max(axis=1, initial=0)
         shares, steps = pairs / np.where(norms > 0, norms, 1.0)[:, None], np.arange(1 << self.bits)

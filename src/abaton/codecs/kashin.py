@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs import levels
+from abaton.codecs import scalar_quantiser
 from abaton.codecs.contract import Key, KeyPurpose
-from abaton.codecs.rotated import broken
+from abaton.codecs.rotated import rotated_payload_error
 
 if TYPE_CHECKING:
     from abaton.codecs.blocks import Blocks
-    from abaton.vectors.layout import Layout, Vector
-    from abaton.vectors.rotation import Key as Seeds
+    from abaton.layout import Layout, Vector
+    from abaton.kernels.rotation import Key as Seeds
 
 _ROUNDS, _SHRINK = 3, 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Kashin(levels.RotatingLevels):
+class Kashin(scalar_quantiser.RotatingLevels):
     """Quantises to ``bits`` bits, 1 to 4, for each of twice as many numbers as the update has."""
 
     name: ClassVar[str] = "kashin"
@@ -40,28 +40,28 @@ class Kashin(levels.RotatingLevels):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; a block's pair is its norm and the largest number of its frame."""
-        from abaton.vectors.rotation import keyed
+        from abaton.kernels.rotation import keyed
 
         rotation, private = (
             keyed(key.derive(purpose)) for purpose in (KeyPurpose.ROTATION, KeyPurpose.PRIVATE)
         )
 
-        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
+        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             wide = block.astype(np.float64)
             norm = math.sqrt(float(wide @ wide))
             if norm == 0:
-                return levels.NOTHING
+                return scalar_quantiser.NOTHING
             frame = _spread((wide / norm).astype(np.float32), size, place // 256, rotation)
             peak = float(np.abs(frame).max())
-            messages = levels.quantise(frame, place // 256, _grid(peak, self.bits), private)
+            messages = scalar_quantiser.quantise(frame, place // 256, _grid(peak, self.bits), private)
             return (norm, peak), [messages]
 
-        return levels.encode(self, update, layout, key, 2 * self.bits, write)
+        return scalar_quantiser.encode(self, update, layout, key, 2 * self.bits, write)
 
-    def scales(self, pairs: levels.Pairs, cut: Blocks) -> tuple[NDArray[np.float64], list[Vector]]:
+    def scales(self, pairs: scalar_quantiser.Pairs, cut: Blocks) -> tuple[NDArray[np.float64], list[Vector]]:
         """Even levels up to the largest number; x = U·a has 1/√(2n) where a rotation back has 1/n."""
         if (pairs < 0).any():
-            raise broken("a size in it is impossible")
+            raise rotated_payload_error("a size in it is impossible")
         norms = pairs.prod(axis=1) * np.sqrt(cut.sizes / 2)
         return norms, [_grid(1.0, self.bits)] * len(cut)
 
@@ -72,8 +72,8 @@ def _grid(peak: float, bits: int) -> Vector:
 
 def _parted(block: Vector, size: int, group: int, seeds: Seeds) -> Vector:
     """Uᵀ times a block: two rotations of it."""
-    from abaton.vectors.hadamard import aligned
-    from abaton.vectors.rotation import forward
+    from abaton.kernels.walsh_hadamard import aligned
+    from abaton.kernels.rotation import forward
 
     frame, norm = aligned(2 * size), 0.0
     for at in (0, size):
@@ -83,7 +83,7 @@ def _parted(block: Vector, size: int, group: int, seeds: Seeds) -> Vector:
 
 def _joined(frame: Vector, size: int, group: int, seeds: Seeds, factor: float) -> NDArray[np.float64]:
     """U times a frame, times a factor; the frame is used up."""
-    from abaton.vectors.rotation import backward
+    from abaton.kernels.rotation import backward
 
     total, part = np.zeros(size), np.empty(size, dtype=np.float32)
     for at in (0, size):

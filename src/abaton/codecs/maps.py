@@ -15,8 +15,8 @@ import numpy as np
 from abaton.codecs import entries
 
 if TYPE_CHECKING:
-    from abaton.codecs.sparse import Places, Signs, Stretches
-    from abaton.vectors.layout import Vector
+    from abaton.codecs.sparse_codec import Places, Signs, Stretches
+    from abaton.layout import Vector
 
 _COUNT = struct.Struct("<I")
 
@@ -55,7 +55,7 @@ def write_maps(
     places: Places, values: Places, pool: Pool, ids: Places, stretches: Stretches, coding: str
 ) -> bytes:
     """How many kernels, which, and a map of signs for each; ``stretches`` are where those kernels lie."""
-    from abaton.vectors.packing import write_kernels, write_trits
+    from abaton.kernels.bit_packing import write_kernels, write_trits
     from abaton.vectors.stretches import inside
 
     told, signs = inside(places, values, stretches)
@@ -70,11 +70,11 @@ def read_maps(
     body: memoryview, pool: Pool, allowed: int, most: int, coding: str
 ) -> tuple[Places, Signs, memoryview]:
     """The places of at most so many survivors, whether each is negative, and what follows."""
-    from abaton.vectors.packing import field_bytes, read_kernels, read_trits
+    from abaton.kernels.bit_packing import field_bytes, read_kernels, read_trits
     from abaton.vectors.stretches import outside
 
     if len(body) < _COUNT.size or (count := _COUNT.unpack_from(body)[0]) > allowed:
-        raise entries.broken(f"more than {allowed:,} kernels, or none told")
+        raise entries.index_payload_error(f"more than {allowed:,} kernels, or none told")
     body = body[_COUNT.size :]
     most = min(most, count * pool.size)
     told, negative = np.empty(most, np.uint32), np.empty(most, np.bool_)
@@ -87,5 +87,5 @@ def read_maps(
         used = -(-count * pool.size // 5)
         found = read_trits(np.frombuffer(body[:used], np.uint8), count * pool.size, told, negative)
     if found < 0:
-        raise entries.broken("a map of signs")
+        raise entries.index_payload_error("a map of signs")
     return outside(told[:found], pool.stretches(ids)), negative[:found], body[used:]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs.rotated import broken
+from abaton.codecs.rotated import rotated_payload_error
 
-Places = NDArray[np.int64]
+OutlierIndices = NDArray[np.int64]
 Numbers = NDArray[np.float32]
 
 
@@ -22,14 +22,14 @@ def length(count: int, end: int) -> int:
     return sum(_lengths(count, end))
 
 
-def write(places: Places, numbers: Numbers, end: int) -> bytes:
+def write(places: OutlierIndices, numbers: Numbers, end: int) -> bytes:
     """The bytes of numbers that float16 can hold.
 
     >>> places, numbers = read(memoryview(write(np.array([3, 700]), np.float32([4, -8]), 1024)), 2, 1024)
     >>> places.tolist(), numbers.tolist()
     ([3, 700], [4.0, -8.0])
     """
-    from abaton.vectors import places as kernels
+    from abaton.kernels import elias_fano as kernels
 
     if not places.size:
         return b""
@@ -38,18 +38,18 @@ def write(places: Places, numbers: Numbers, end: int) -> bytes:
     return b"".join((low.data, high.data, numbers.astype("<f2").data))
 
 
-def read(data: memoryview, count: int, end: int) -> tuple[Places, Numbers]:
+def read(data: memoryview, count: int, end: int) -> tuple[OutlierIndices, Numbers]:
     """The places and numbers; the caller has checked that ``data`` is as long as ``length`` says."""
     if not count:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    from abaton.vectors import places as kernels
+    from abaton.kernels import elias_fano as kernels
 
     width, (first, second, _) = _width(count, end), _lengths(count, end)
     low, high = np.frombuffer(data, np.uint8, first), np.frombuffer(data, np.uint8, second, first)
     places, numbers = np.empty(count, dtype=np.int64), np.frombuffer(data[first + second :], dtype="<f2")
     if kernels.read(low, high, width, end, places) and np.isfinite(numbers).all():
         return places, numbers.astype(np.float32)
-    raise broken("its outliers are not in order")
+    raise rotated_payload_error("its outliers are not in order")
 
 
 def _width(count: int, end: int) -> int:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import levels
+from abaton.codecs import scalar_quantiser
 from abaton.codecs.blocks import split
 from abaton.codecs.contract import Key, KeyPurpose
-from abaton.codecs.rotated import broken
+from abaton.codecs.rotated import rotated_payload_error
 from abaton.codecs.settings import Quantiser
 from abaton.codecs.sums import DecodedSum
 
 if TYPE_CHECKING:
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +34,36 @@ class Qsgd(Quantiser):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; a block's pair is its largest size and zero."""
-        from abaton.vectors.rotation import keyed
+        from abaton.kernels.rotation import keyed
 
         grid, private = _grid(self.bits), keyed(key.derive(KeyPurpose.PRIVATE))
 
-        def write(block: Vector, size: int, place: int) -> tuple[levels.Pair, list[levels.Words]]:
+        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             wide = np.zeros(size, dtype=np.float64)
             wide[: block.size] = block
             peak = float(np.abs(wide).max())
             if peak == 0:
-                return levels.NOTHING
+                return scalar_quantiser.NOTHING
             signs = np.packbits(wide < 0, bitorder="little").view("<u4")
             sizes = (np.abs(wide) / peak).astype(np.float32)
-            return (peak, 0.0), [signs, levels.quantise(sizes, place // 512, grid, private)]
+            return (peak, 0.0), [signs, scalar_quantiser.quantise(sizes, place // 512, grid, private)]
 
-        return levels.encode(self, update, layout, key, self.bits + 1, write)
+        return scalar_quantiser.encode(self, update, layout, key, self.bits + 1, write)
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The update that a payload stands for."""
         cut = split(layout.size, self.bits + 1)
-        parts = levels.unpack(self, payload, layout, self.bits + 1)
+        parts = scalar_quantiser.unpack(self, payload, layout, self.bits + 1)
         largest = float(np.finfo(np.float32).max)
         if not ((parts.pairs[:, 0] >= 0) & (parts.pairs[:, 0] <= largest)).all():
-            raise broken("a size in it is impossible")
+            raise rotated_payload_error("a size in it is impossible")
         result = np.zeros(layout.size, dtype=np.float32)
         result[cut.tail] = parts.tail
         for i, (start, length, size, _) in enumerate(cut.table.tolist()):
             if parts.words[i].size:
                 signs, sizes = parts.words[i][: size // 32], parts.words[i][size // 32 :]
                 negative = np.unpackbits(signs.astype("<u4").view(np.uint8), bitorder="little")[:length]
-                block = levels.restore(sizes, size, _grid(self.bits))[:length] * np.float32(parts.pairs[i, 0])
+                block = scalar_quantiser.restore(sizes, size, _grid(self.bits))[:length] * np.float32(parts.pairs[i, 0])
                 result[start : start + length] = np.where(negative, -block, block)
         return result
 

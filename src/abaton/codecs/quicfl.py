@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.codecs import outliers, wire
+from abaton.codecs import outliers, payload_format
 from abaton.codecs.blocks import Blocks
 from abaton.codecs.contract import Key, KeyPurpose
 from abaton.codecs.quicfl_tables import DEFAULT, codebooks
-from abaton.codecs.rotated import Rotating, broken, check_finite, fitting, read_norms
+from abaton.codecs.rotated import Rotating, rotated_payload_error, check_finite, fitting, read_norms
 from abaton.codecs.settings import Quantiser, check_whole
 
 if TYPE_CHECKING:
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 _START = struct.Struct("<BBHI")  # bits, shared bits, 0, how many outliers
 
@@ -66,9 +66,9 @@ class QuicFL(Rotating[Parts]):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
-        from abaton.vectors import quantise
-        from abaton.vectors.hadamard import aligned
-        from abaton.vectors.rotation import keyed
+        from abaton.kernels import rotated_quantiser
+        from abaton.kernels.walsh_hadamard import aligned
+        from abaton.kernels.rotation import keyed
 
         update = fitting(update, layout, key.learner)
         cut, books = self.cut(layout), codebooks(self.bits, self.shared)
@@ -80,15 +80,15 @@ class QuicFL(Rotating[Parts]):
             keyed(key.derive(purpose))
             for purpose in (KeyPurpose.ROTATION, KeyPurpose.DITHER, KeyPurpose.PRIVATE)
         ]
-        used, found = quantise.encode(
+        used, found = rotated_quantiser.encode(
             update, cut.table, books.intervals, books.cells, books.codewords, books.rows,
             books.edge, self.bits, (*seeds[0], *seeds[1], *seeds[2]), aligned(1 << 16),
             np.empty(1 << 10, dtype=np.uint64), norms, words, places, excess,
         )  # fmt: skip
         check_finite(norms, update, cut, layout, key.learner)
         places, excess = places[:found], excess[:found]
-        quantise.halves(excess, places, seeds[2])
-        return wire.pack(
+        rotated_quantiser.halves(excess, places, seeds[2])
+        return payload_format.pack(
             self.code,
             layout,
             _START.pack(self.bits, self.shared, 0, found),
@@ -100,34 +100,34 @@ class QuicFL(Rotating[Parts]):
 
     def parts(self, payload: bytes, layout: Layout, key: Key) -> Parts:
         """Open a payload and check every length in it."""
-        body, cut = wire.unpack(payload, self.code, layout).body, self.cut(layout)
+        body, cut = payload_format.unpack(payload, self.code, layout).body, self.cut(layout)
         norms, at = read_norms(body, _START.size, cut)
         bits, shared, zero, found = _START.unpack_from(body)
         coded, tail = int(cut.sizes[norms > 0].sum()), cut.tail.stop - cut.tail.start
         if (bits, shared, zero) != (self.bits, self.shared, 0) or found > coded // 9:
-            raise broken("it was not written with these settings")
+            raise rotated_payload_error("it was not written with these settings")
         used = coded * self.bits // 32
-        wire.exact(body, at + 4 * used + 4 * tail + outliers.length(found, cut.padded))
+        payload_format.exact(body, at + 4 * used + 4 * tail + outliers.length(found, cut.padded))
         words = np.require(np.frombuffer(body, "<u4", used, at), np.uint32, "A")
         words.flags.writeable = False
         at += 4 * used
         rest = np.frombuffer(body, "<f4", tail, at).astype(np.float32)
         if not np.isfinite(rest).all():
-            raise broken("a number in it is not finite")
+            raise rotated_payload_error("a number in it is not finite")
         return Parts(norms, words, *outliers.read(body[at + 4 * tail :], found, cut.padded), rest)
 
     def add_to(
         self, total: Vector, parts: Parts, cut: Blocks, factors: NDArray[np.float64], key: Key
     ) -> None:
         """Total += factor · codeword, in the rotated domain."""
-        from abaton.vectors import quantise
-        from abaton.vectors.hadamard import aligned
-        from abaton.vectors.rotation import keyed
+        from abaton.kernels import rotated_quantiser
+        from abaton.kernels.walsh_hadamard import aligned
+        from abaton.kernels.rotation import keyed
 
         books: Any = codebooks(self.bits, self.shared)
         seeds = keyed(key.derive(KeyPurpose.DITHER))
         space = aligned(books.codewords.size)
-        quantise.accumulate(
+        rotated_quantiser.accumulate(
             parts.words, cut.table, factors, books.codewords, books.rows, self.bits, seeds, space,
             parts.places, parts.excess, total,
         )  # fmt: skip

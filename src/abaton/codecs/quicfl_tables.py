@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abaton.codecs.quicfl_solver import THRESHOLD, Table, full, staircase
-from abaton.vectors.layout import Vector
+from abaton.layout import Vector
 
 DEFAULT = {1: 6, 2: 5, 3: 4, 4: 4}
 """How many shared random bits the published method uses for each number of bits."""
@@ -60,7 +60,7 @@ def intervals_of(bits: int, shared_bits: int) -> tuple[Table, Table]:
 @lru_cache(maxsize=32)
 def codebooks(bits: int, shared_bits: int) -> Codebooks:
     """The tables of the kernels ``codebooks.write`` and ``codebooks.add``."""
-    from abaton.vectors.codebooks import cell_rows, interval_rows
+    from abaton.kernels.codebook_quantiser import cell_rows, interval_rows
 
     values, ends = table(bits, shared_bits), intervals_of(bits, shared_bits)
     _, knots, _ = staircase(values)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import wire
+from abaton.codecs import payload_format
 from abaton.codecs.settings import Written
 from abaton.codecs.sums import DecodedSum
 from abaton.errors import PayloadError
 
 if TYPE_CHECKING:
     from abaton.codecs.contract import Key
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Raw(Written):
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as little-endian float32."""
         values = np.ascontiguousarray(layout.check(update, whose="update"), dtype="<f4")
-        return wire.pack(self.code, layout, values.data)
+        return payload_format.pack(self.code, layout, values.data)
 
     def decode(self, payload: bytes, layout: Layout, key: Key) -> Vector:
         """The same numbers, bit for bit."""
-        body = wire.unpack(payload, self.code, layout).body
-        wire.exact(body, 4 * layout.size)
+        body = payload_format.unpack(payload, self.code, layout).body
+        payload_format.exact(body, 4 * layout.size)
         return finite(np.frombuffer(body, dtype="<f4").astype(np.float32))
 
     def accumulator(self, layout: Layout, round_key: bytes) -> DecodedSum:

@@ -21,7 +21,7 @@ from abaton.codecs.sums import check_same, check_total, check_weight
 from abaton.errors import PayloadError
 
 if TYPE_CHECKING:
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 Factors = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class Rotating(Quantiser, ABC, Generic[P]):
         return RotatedSum(self, layout, round_key)
 
 
-def broken(what: str) -> PayloadError:
+def rotated_payload_error(what: str) -> PayloadError:
     """The error for a payload that no sound encoder writes."""
     return PayloadError(f"the payload is broken: {what}", remedy="send it again")
 
@@ -104,10 +104,10 @@ def read_norms(body: memoryview, at: int, cut: Blocks) -> tuple[Factors, int]:
     """The norms of all blocks, and where the body goes on."""
     end = at + 8 * len(cut)
     if len(body) < end:
-        raise broken("it ends before its norms do")
+        raise rotated_payload_error("it ends before its norms do")
     norms = np.frombuffer(body, "<f8", len(cut), at).astype(np.float64)
     if not ((norms >= 0) & (norms <= _LARGEST)).all():
-        raise broken("a norm in it is impossible")
+        raise rotated_payload_error("a norm in it is impossible")
     return norms, end
 
 
@@ -118,7 +118,7 @@ def decoded(
 
     With several copies, each block is the sum of as many rotations.
     """
-    from abaton.vectors.rotation import LARGEST, backward, keyed
+    from abaton.kernels.rotation import LARGEST, backward, keyed
 
     result, seeds = np.empty(cut.tail.stop, dtype=np.float32), keyed(rotation)
     result[cut.tail] = tail

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import entries, sparse, wire
+from abaton.codecs import entries, sparse_codec, payload_format
 from abaton.codecs.maps import Pool, read_maps, write_maps
 from abaton.codecs.settings import check_choice, check_number
-from abaton.vectors.layout import Role
+from abaton.layout import Role
 
 if TYPE_CHECKING:
     from abaton.codecs.contract import Key
-    from abaton.codecs.sparse import Places, Signs, Sparse
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.codecs.sparse_codec import Places, Signs, Sparse
+    from abaton.layout import Layout, Vector
 
 CODINGS, BIASES = ("trit", "fixed", "context"), ("fp16", "raw")
 _HEAD = struct.Struct("<fI")
 
 
 @dataclass(frozen=True, slots=True)
-class Sstc(sparse.SparseCodec):
+class Sstc(sparse_codec.SparseCodec):
     """Sends the largest changes of the most changed kernels.
 
     Args:
@@ -63,10 +63,10 @@ class Sstc(sparse.SparseCodec):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The chosen kernels and the survivors, μ, and the biases."""
-        from abaton.vectors.select import largest
+        from abaton.kernels.topk import largest
         from abaton.vectors.stretches import inside
 
-        update, parts = sparse.check_fits(update, layout), sparse.split(layout)
+        update, parts = sparse_codec.check_fits(update, layout), sparse_codec.split(layout)
         pools, dense = pools_of(layout)
         chosen = [self._chosen(update, pool, layout) for pool in pools]
         kernels = [pool.stretches(ids) for pool, ids in zip(pools, chosen, strict=True)]
@@ -84,22 +84,22 @@ class Sstc(sparse.SparseCodec):
             for pool, ids, where in zip(pools, chosen, kernels, strict=True):
                 body.append(write_maps(places, values, pool, ids, where, self.coding))
             body.append(self._write_dense(places, values, dense))
-        body.append(sparse.write_rest(update, parts, self.biases, layout))
-        return wire.pack(self.code, layout, *body, flags=self.flags)
+        body.append(sparse_codec.write_rest(update, parts, self.biases, layout))
+        return payload_format.pack(self.code, layout, *body, flags=self.flags)
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""
         from abaton.vectors.stretches import outside
 
-        envelope, parts = wire.unpack(payload, self.code, layout, flags=self.flags), sparse.split(layout)
-        cut = len(envelope.body) - sparse.rest_bytes(parts, self.biases)
+        envelope, parts = payload_format.unpack(payload, self.code, layout, flags=self.flags), sparse_codec.split(layout)
+        cut = len(envelope.body) - sparse_codec.rest_bytes(parts, self.biases)
         if envelope.flags != self.flags or cut < _HEAD.size:
-            raise entries.broken("it is too short or was written with other settings")
+            raise entries.index_payload_error("it is too short or was written with other settings")
         scale, count = _HEAD.unpack_from(envelope.body)
-        sparse.check_scale(scale)
+        sparse_codec.check_scale(scale)
         if count > self.count(parts.size):
-            raise entries.broken(f"{count:,} entries where {self.count(parts.size):,} are allowed")
-        rest = sparse.read_rest(envelope.body[cut:], parts, self.biases)
+            raise entries.index_payload_error(f"{count:,} entries where {self.count(parts.size):,} are allowed")
+        rest = sparse_codec.read_rest(envelope.body[cut:], parts, self.biases)
         body, pools, dense = envelope.body[_HEAD.size : cut], *pools_of(layout)
         lists: list[tuple[Places, Signs]] = [(np.zeros(0, np.uint32), np.zeros(0, np.bool_))]
         if self.coding == "context" and parts.weights:
@@ -113,19 +113,19 @@ class Sstc(sparse.SparseCodec):
             lists.append(self._read_dense(body, count, dense))
         places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))
         mu = np.float32(scale)
-        return sparse.Sparse(places, np.where(negative, -mu, mu), rest, parts)
+        return sparse_codec.Sparse(places, np.where(negative, -mu, mu), rest, parts)
 
     def count(self, size: int) -> int:
         """How many weights are sent: k of Algorithm 1, counted on all weights."""
-        return round(sparse.share(self.sparsity, size))
+        return round(sparse_codec.share(self.sparsity, size))
 
     def allowed(self, pool: Pool) -> int:
         """How many kernels of a pool are chosen."""
-        return max(1, round(sparse.share(self.kernels, pool.count)))
+        return max(1, round(sparse_codec.share(self.kernels, pool.count)))
 
     def _chosen(self, update: Vector, pool: Pool, layout: Layout) -> Places:
         """The kernels with the largest mean magnitude; ties to the lowest, kernels of zeros never."""
-        from abaton.vectors.select import largest
+        from abaton.kernels.topk import largest
 
         whole = np.array([[0, pool.count]], np.int64)
         ids, _, total = largest(pool.scores(update).view(np.uint32), whole, self.allowed(pool))
@@ -136,27 +136,27 @@ class Sstc(sparse.SparseCodec):
         small = pool.scores(update * np.float32(2.0**-64))
         return largest(small.view(np.uint32), whole, self.allowed(pool))[0]
 
-    def _write_dense(self, places: Places, values: Places, dense: sparse.Stretches) -> bytes:
+    def _write_dense(self, places: Places, values: Places, dense: sparse_codec.Stretches) -> bytes:
         from abaton.vectors.stretches import inside
 
         write = entries.write_golomb if self.coding == "trit" else entries.write_fixed
         return write(*inside(places, values, dense), _total(dense))
 
-    def _read_dense(self, body: memoryview, count: int, dense: sparse.Stretches) -> tuple[Places, Signs]:
+    def _read_dense(self, body: memoryview, count: int, dense: sparse_codec.Stretches) -> tuple[Places, Signs]:
         from abaton.vectors.stretches import outside
 
         read = entries.read_golomb if self.coding == "trit" else entries.read_fixed
         told, negative, body = read(body, count, _total(dense))
-        wire.exact(body, 0)
+        payload_format.exact(body, 0)
         return outside(told, dense), negative
 
 
 @lru_cache(maxsize=64)
-def pools_of(layout: Layout) -> tuple[tuple[Pool, ...], sparse.Stretches]:
+def pools_of(layout: Layout) -> tuple[tuple[Pool, ...], sparse_codec.Stretches]:
     """The convolutions by kernel size, in the layout's order, and the stretches of the dense weights."""
     pools: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     dense: list[tuple[int, int]] = []
-    for weight in sparse.split(layout).weights:
+    for weight in sparse_codec.split(layout).weights:
         kernel = weight.tensor.shape[2:]
         if weight.tensor.role is Role.CONV and math.prod(kernel) > 1:
             pools.setdefault(kernel, []).append((weight.start, weight.stop))
@@ -166,11 +166,11 @@ def pools_of(layout: Layout) -> tuple[tuple[Pool, ...], sparse.Stretches]:
     return made, np.array(dense, np.int64).reshape(-1, 2)
 
 
-def _total(stretches: sparse.Stretches) -> int:
+def _total(stretches: sparse_codec.Stretches) -> int:
     return int((stretches[:, 1] - stretches[:, 0]).sum())
 
 
-def _ascending(parts: list[sparse.Stretches]) -> sparse.Stretches:
+def _ascending(parts: list[sparse_codec.Stretches]) -> sparse_codec.Stretches:
     joined = np.concatenate(parts)
     starts = joined[:, 0]
     return joined if (starts[1:] > starts[:-1]).all() else joined[np.argsort(starts, kind="stable")]

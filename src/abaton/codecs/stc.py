@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import entries, sparse, wire
+from abaton.codecs import entries, sparse_codec, payload_format
 from abaton.codecs.settings import check_choice, check_number
 
 if TYPE_CHECKING:
     from abaton.codecs.contract import Key
-    from abaton.codecs.sparse import Parts, Sparse
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.codecs.sparse_codec import Parts, Sparse
+    from abaton.layout import Layout, Vector
 
 SCOPES, CODINGS, BIASES = ("global", "tensor"), ("golomb", "context"), ("fp16", "raw", "sparse")
 _GROUP = struct.Struct("<fI")
 
 
 @dataclass(frozen=True, slots=True)
-class Stc(sparse.SparseCodec):
+class Stc(sparse_codec.SparseCodec):
     """Sends the largest changes only, all with one magnitude.
 
     Args:
@@ -58,10 +58,10 @@ class Stc(sparse.SparseCodec):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The chosen places and signs, μ, and the biases."""
-        from abaton.vectors.select import largest
+        from abaton.kernels.topk import largest
         from abaton.vectors.stretches import inside
 
-        update, parts = sparse.check_fits(update, layout), self._parts(layout)
+        update, parts = sparse_codec.check_fits(update, layout), self._parts(layout)
         heads, lists, bits, found = [], [], update.view(np.uint32), []
         for group in self._groups(parts):
             stretches = group.stretches()
@@ -78,50 +78,50 @@ class Stc(sparse.SparseCodec):
             places, values = (np.concatenate(part) for part in zip(*found, strict=True))
             told, negative = inside(places, values, parts.stretches())
             lists.append(entries.write_context(told, negative, parts.weights))
-        rest = sparse.write_rest(update, parts, self.biases, layout)
-        return wire.pack(self.code, layout, *heads, *lists, rest, flags=self.flags)
+        rest = sparse_codec.write_rest(update, parts, self.biases, layout)
+        return payload_format.pack(self.code, layout, *heads, *lists, rest, flags=self.flags)
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""
         from abaton.vectors.stretches import outside
 
-        body, parts = wire.unpack(payload, self.code, layout, flags=self.flags).body, self._parts(layout)
-        if wire.read(payload).flags != self.flags:
-            raise entries.broken("it was written with other settings")
+        body, parts = payload_format.unpack(payload, self.code, layout, flags=self.flags).body, self._parts(layout)
+        if payload_format.read(payload).flags != self.flags:
+            raise entries.index_payload_error("it was written with other settings")
         groups = self._groups(parts)
-        if len(body) < _GROUP.size * len(groups) + sparse.rest_bytes(parts, self.biases):
-            raise entries.broken("it is too short")
+        if len(body) < _GROUP.size * len(groups) + sparse_codec.rest_bytes(parts, self.biases):
+            raise entries.index_payload_error("it is too short")
         heads = [_GROUP.unpack_from(body, _GROUP.size * i) for i in range(len(groups))]
         for group, (scale, count) in zip(groups, heads, strict=True):
-            sparse.check_scale(scale)
+            sparse_codec.check_scale(scale)
             if count > self._count(group.size):
-                raise entries.broken(f"{count:,} entries where {self._count(group.size):,} are allowed")
-        cut = len(body) - sparse.rest_bytes(parts, self.biases)
-        rest = sparse.read_rest(body[cut:], parts, self.biases)
+                raise entries.index_payload_error(f"{count:,} entries where {self._count(group.size):,} are allowed")
+        cut = len(body) - sparse_codec.rest_bytes(parts, self.biases)
+        rest = sparse_codec.read_rest(body[cut:], parts, self.biases)
         body = body[_GROUP.size * len(groups) : cut]
         counts = [count for _, count in heads]
         if self.coding == "context" and groups:
             told, negative, per_tensor = entries.read_context(body, sum(counts), parts.weights)
             if self.scope == "tensor" and list(per_tensor) != counts:
-                raise entries.broken("a tensor has another number of entries than announced")
+                raise entries.index_payload_error("a tensor has another number of entries than announced")
             places = outside(told, parts.stretches())
         else:
             lists = [(np.zeros(0, np.uint32), np.zeros(0, np.bool_))]
             for group, count in zip(groups, counts, strict=True):
                 told, negative, body = entries.read_golomb(body, count, group.size)
                 lists.append((outside(told, group.stretches()), negative))
-            wire.exact(body, 0)
+            payload_format.exact(body, 0)
             places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))
         scales = np.repeat(np.array([scale for scale, _ in heads], np.float32), counts)
-        return sparse.Sparse(places, np.where(negative, -scales, scales), rest, parts)
+        return sparse_codec.Sparse(places, np.where(negative, -scales, scales), rest, parts)
 
     def _parts(self, layout: Layout) -> Parts:
-        return sparse.split(layout, all_tensors=self.biases == "sparse")
+        return sparse_codec.split(layout, all_tensors=self.biases == "sparse")
 
     def _groups(self, parts: Parts) -> list[Parts]:
         if self.scope == "global":
             return [parts] if parts.weights else []
-        return [sparse.Parts((weight,), ()) for weight in parts.weights]
+        return [sparse_codec.Parts((weight,), ()) for weight in parts.weights]
 
     def _count(self, size: int) -> int:
-        return math.ceil(sparse.share(self.sparsity, size))
+        return math.ceil(sparse_codec.share(self.sparsity, size))

@@ -12,7 +12,7 @@ from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
     from abaton.codecs.contract import Codec
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 
 def check_weight(weight: float, learner: str) -> float:

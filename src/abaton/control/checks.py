@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from numbers import Integral
 
-from abaton.control.messages import TrainSettings
+from abaton.controller.events import TrainSettings
 from abaton.errors import SettingsError
 
 _CHOICES = {"solver": ("sgd", "adam"), "schedule": ("constant", "step", "cosine", "driven")}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 Rows = NDArray[np.float32]
 Memory = tuple[Vector, ...]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from abaton.control.adaptive import Thresholds
-from abaton.control.asynchronous import Asynchronous, Buffered
+from abaton.controller.asynchronous_scheduler import Asynchronous, Buffered
 from abaton.control.mixing import Blend
-from abaton.control.synchronous import Synchronous
-from abaton.control.weighting import ByStaleness, ByValidation
+from abaton.controller.synchronous_scheduler import Synchronous
+from abaton.controller.weighting import ByStaleness, ByValidation
 from abaton.errors import SettingsError
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {

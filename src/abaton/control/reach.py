@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-from abaton.control.messages import TrainSettings
+from abaton.controller.events import TrainSettings
 
 _KNOWN = 64  # learners whose newest length is remembered: a median costs the same however many there are
 _OTHERS = 2  # the fewest others that can be compared with

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from abaton.control.checks import above_zero, check_training, one_of, refuse, whole
-from abaton.control.messages import TrainSettings
+from abaton.controller.events import TrainSettings
 from abaton.control.mixing import Blend, Latest, Optimiser, Plain, Robust
-from abaton.control.pacing import Pacing
-from abaton.control.privacy import Privacy
-from abaton.control.synchronous import Synchronous
-from abaton.control.weighting import ByExamples, ByValidation, Weighting
+from abaton.controller.scheduler import Pacing
+from abaton.controller.differential_privacy import Privacy
+from abaton.controller.synchronous_scheduler import Synchronous
+from abaton.controller.weighting import ByExamples, ByValidation, Weighting
 from abaton.errors import SettingsError
-from abaton.parts import require
+from abaton.protocols import require
 
 _KNOWN = {
     "pacing": (Pacing, "Synchronous, SemiSynchronous, Asynchronous, Buffered"),

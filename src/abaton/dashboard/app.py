@@ -6,13 +6,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from abaton.dashboard.gate import Gate
+from abaton.dashboard.middleware import Gate
 from abaton.dashboard.pages import templates
 from abaton.dashboard.routes import routes
 from abaton.dashboard.signing_in import doors
 from abaton.dashboard.state import Dashboard
 from abaton.errors import AbatonError, SettingsError
-from abaton.listening import App
+from abaton.http_server import App
 
 
 def make_dashboard(dashboard: Dashboard) -> App:

@@ -10,7 +10,7 @@ import orjson
 
 from abaton.dashboard.pages import event_table, learner_table, table_part
 from abaton.report import AXES, activity_figures, letter, metric_figure, metric_names, payload_figure, short
-from abaton.report.comparison import lettered
+from abaton.report.run_comparison import lettered
 from abaton.store import Store, activity, codec_of, events_of, points, quartiles
 
 

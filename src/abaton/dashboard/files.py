@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from abaton.dashboard.cache import Answer, packed
-from abaton.report.templating import read
+from abaton.dashboard.response_cache import Answer, packed
+from abaton.report.html_renderer import read
 
 _SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 _SHARED: Mapping[str, str] = {"abaton.css": _STYLE, "draw.js": _SCRIPT, "plotly.js": _SCRIPT}

@@ -12,15 +12,15 @@ from jinja2 import Environment
 
 from abaton import __version__
 from abaton.dashboard.access import Right
-from abaton.dashboard.gate import Caller
+from abaton.dashboard.middleware import Caller
 from abaton.governance import Chain, StudyCensus
 from abaton.report import AXES, TITLES, Table, differing, letter, origin, setting_rows, settings_of
 from abaton.report.adding import Row
 from abaton.report.curves import measure_name
-from abaton.report.finding import finding, site_gains
-from abaton.report.flow import cohort_flow
+from abaton.report.findings import finding, site_gains
+from abaton.report.cohort_flow import cohort_flow
 from abaton.report.pages import colours_of
-from abaton.report.templating import environment, size, style_marks
+from abaton.report.html_renderer import environment, size, style_marks
 from abaton.store import EventLine, Head, LearnerLine, RunLine, RunRow, codec_of, tells_weights
 
 MOST_COMPARED = 8

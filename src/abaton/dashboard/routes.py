@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from abaton.dashboard.access import Right
-from abaton.dashboard.cache import sent
+from abaton.dashboard.response_cache import sent
 from abaton.dashboard.figures import compared_figures, run_figures
 from abaton.dashboard.pages import (
     MOST_COMPARED,
@@ -27,7 +27,7 @@ from abaton.dashboard.state import Dashboard
 from abaton.errors import SettingsError, StoreError
 from abaton.governance import Audit, census, chain, verify
 from abaton.report import AXES, page_of, report_of
-from abaton.report.templating import Assets
+from abaton.report.html_renderer import Assets
 from abaton.store import (
     Journal,
     Keep,

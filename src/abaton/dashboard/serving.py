@@ -8,8 +8,8 @@ from abaton.dashboard.access import AccessFile
 from abaton.dashboard.app import make_dashboard
 from abaton.dashboard.state import Dashboard
 from abaton.errors import Refused
-from abaton.governance.service import Limits, Listen, serve_app
-from abaton.listening import App, Receive, Scope, Send
+from abaton.governance.intake import Limits, Listen, serve_app
+from abaton.http_server import App, Receive, Scope, Send
 
 
 def check_access(listen: Listen, access: AccessFile | None) -> None:

@@ -10,9 +10,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from abaton.dashboard.access import Right, ViewerRole
-from abaton.dashboard.cache import sent
+from abaton.dashboard.response_cache import sent
 from abaton.dashboard.files import static_file
-from abaton.dashboard.gate import COOKIE, Caller
+from abaton.dashboard.middleware import COOKIE, Caller
 from abaton.dashboard.pages import Frame
 from abaton.dashboard.state import Dashboard
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from abaton.dashboard.access import AccessFile
-from abaton.dashboard.cache import Cache
+from abaton.dashboard.response_cache import Cache
 from abaton.dashboard.live import Live
 from abaton.dashboard.pages import Checked
 from abaton.dashboard.sessions import Sessions
-from abaton.listening import Rates
+from abaton.http_server import Rates
 from abaton.store import Database, Store
 
 

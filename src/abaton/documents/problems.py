@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from abaton.documents.lines import Path
+from abaton.documents.line_numbers import KeyPath
 from abaton.errors import SettingsError
 
 
@@ -65,7 +65,7 @@ class Guide(NamedTuple):
 def problems_of(
     error: ValidationError,
     model: type[BaseModel],
-    place: Callable[[Path], tuple[str, int | None]],
+    place: Callable[[KeyPath], tuple[str, int | None]],
     file: str,
     guide: Guide,
 ) -> list[Problem]:
@@ -93,7 +93,7 @@ def problems_of(
     return sorted(found, key=lambda problem: problem.line or 0)
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """A key path as people write it.
 
     >>> dotted(("data", 1, "type"))
@@ -137,7 +137,7 @@ def _plain(message: str) -> str:
     return text.replace("input should be", "this must be").replace("a valid", "a").replace("string", "text")
 
 
-def keys_at(model: Any, path: Path) -> list[str]:
+def keys_at(model: Any, path: KeyPath) -> list[str]:
     """The keys that a table at a path may have."""
     for part in path:
         if isinstance(part, int):

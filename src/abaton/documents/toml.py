@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from abaton.documents.lines import Path, line_numbers, nearest_line
+from abaton.documents.line_numbers import KeyPath, line_numbers, nearest_line
 from abaton.documents.problems import DocumentError, Guide, Problem, dotted, problems_of
 from abaton.errors import SettingsError
 
@@ -41,9 +41,9 @@ def checked_toml(
     Returns:
         The document, complete and checked.
     """
-    lines: dict[Path, int] = {}
+    lines: dict[KeyPath, int] = {}
 
-    def place(path: Path) -> tuple[str, int | None]:
+    def place(path: KeyPath) -> tuple[str, int | None]:
         lines.update(lines or line_numbers(text))
         return dotted(path), nearest_line(lines, path)
 
@@ -75,7 +75,7 @@ def told_in(
     model: type[BaseModel],
     guide: Guide,
     wrong: type[DocumentError],
-    place: Callable[[Path], tuple[str, int | None]],
+    place: Callable[[KeyPath], tuple[str, int | None]],
 ) -> Iterator[None]:
     """Tell what pydantic finds in the words of the document: each problem with its place and its remedy."""
     try:

@@ -3,7 +3,7 @@
 from abaton.engines.checkpoint import EVERY, Checkpoints
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.drive import Driver, Outcome
-from abaton.engines.living import (
+from abaton.engines.launcher import (
     MEMORY,
     Ended,
     Running,
@@ -18,7 +18,7 @@ from abaton.engines.living import (
 from abaton.engines.local import LocalEngine
 from abaton.engines.ray import RayEngine
 from abaton.engines.replay import Replayed, Resumed
-from abaton.engines.virtual import Profile, VirtualEngine
+from abaton.engines.virtual_engine import Profile, VirtualEngine
 
 __all__ = [
     "EVERY",

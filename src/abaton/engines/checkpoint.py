@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError, StoreError
-from abaton.files import replacing, sweep
+from abaton.atomic_files import replacing, sweep
 from abaton.store import writing
 
 EVERY = 100

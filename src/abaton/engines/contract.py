@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from abaton.codecs import Difference
-from abaton.control import Event, TrainSettings
-from abaton.learning import Signed
-from abaton.vectors import Vector
+from abaton.controller import Event, TrainSettings
+from abaton.learners import Signed
+from abaton.kernels import Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)

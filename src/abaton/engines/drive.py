@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from abaton.codecs import Downlink, Key, Pipeline
-from abaton.control import (
+from abaton.controller import (
     Arrived,
     Cancel,
     Commit,
@@ -27,18 +27,18 @@ from abaton.control import (
     step,
     to_row,
 )
-from abaton.control.community import local_model
+from abaton.controller.aggregation import local_model
 from abaton.control.draw import round_key
-from abaton.control.evaluators import evaluation
-from abaton.control.state import from_plain, to_plain
+from abaton.controller.evaluator_selection import evaluation
+from abaton.controller.state import from_plain, to_plain
 from abaton.engines.checkpoint import Checkpoint, Checkpoints, Part, Saved
 from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask, Way
 from abaton.engines.onlooker import Onlooker
 from abaton.engines.replay import Replayed, Resumed
 from abaton.errors import StoreError
-from abaton.learning import Signed
+from abaton.learners import Signed
 from abaton.store import Journal, ModelRow
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 Observer = Callable[[Vector], Mapping[str, float]]
 Watcher = Callable[[State, Event], None]

@@ -22,17 +22,17 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from abaton.control import Event, settings_from
-from abaton.engines.answers import Check, Reader, header, packed
+from abaton.controller import Event, settings_from
+from abaton.engines.reply_validation import Check, Reader, header, packed
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.freight import Held, load, unload
-from abaton.engines.ledger import Duty, Ledger, duty_of
+from abaton.engines.model_transfer import Held, load, unload
+from abaton.engines.task_queue import Duty, Ledger, duty_of
 from abaton.engines.lifeline import Lifeline
 from abaton.engines.reasons import DIED, LATE
-from abaton.engines.site import SiteState, begin_anew
-from abaton.engines.worker import Worker
-from abaton.learning import Learner, Reply, Watch
-from abaton.vectors import Vector
+from abaton.engines.site_state import SiteState, begin_anew
+from abaton.engines.task_handler import Worker
+from abaton.learners import Learner, Reply, Watch
+from abaton.kernels import Vector
 
 _FORK = multiprocessing.get_context("fork")
 _LOOK = 0.5  # seconds

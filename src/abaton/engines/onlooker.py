@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from abaton.control import Cancel, Commit, Event, Failed, Instruction, Train
+from abaton.controller import Cancel, Commit, Event, Failed, Instruction, Train
 from abaton.store import Journal
 
 

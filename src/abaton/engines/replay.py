@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from abaton.control import Arrived, Event, Failed, Scored, Tick
+from abaton.controller import Arrived, Event, Failed, Scored, Tick
 from abaton.engines.contract import Engine, Task
 
 

@@ -13,11 +13,11 @@ from abaton.federation.run import COMMUNITY, Run
 if TYPE_CHECKING:
     from abaton.federation.baselines import POOLED, alone, baselines
     from abaton.federation.judging import judge_models, site_counts
-    from abaton.federation.learners import ConsentedLearner, Rows
-    from abaton.federation.members import Member, Members, federate
-    from abaton.federation.reading import Reading, read_sites
-    from abaton.federation.rolls import Roll
-    from abaton.federation.studies import StudyOptions, resume_study, run_readings, run_study
+    from abaton.study_run.consented_learner import ConsentedLearner, Rows
+    from abaton.study_run.preparation import Member, Members, federate
+    from abaton.study_run.ingest import Reading, read_sites
+    from abaton.study_run.consent_roster import Roll
+    from abaton.study_run.coordinator import StudyOptions, resume_study, run_readings, run_study
 
 __all__ = [
     "COMMUNITY",
@@ -50,18 +50,18 @@ __all__ = [
 
 # What knows of studies is loaded when it is first used: data and a model need none of it.
 _OF_STUDIES = {
-    "baselines": ("POOLED", "alone", "baselines"),
-    "judging": ("judge_models", "site_counts"),
-    "learners": ("ConsentedLearner", "Rows"),
-    "members": ("Member", "Members", "federate"),
-    "reading": ("Reading", "read_sites"),
-    "rolls": ("Roll",),
-    "studies": ("StudyOptions", "resume_study", "run_readings", "run_study"),
+    "abaton.federation.baselines": ("POOLED", "alone", "baselines"),
+    "abaton.federation.judging": ("judge_models", "site_counts"),
+    "abaton.study_run.consented_learner": ("ConsentedLearner", "Rows"),
+    "abaton.study_run.preparation": ("Member", "Members", "federate"),
+    "abaton.study_run.ingest": ("Reading", "read_sites"),
+    "abaton.study_run.consent_roster": ("Roll",),
+    "abaton.study_run.coordinator": ("StudyOptions", "resume_study", "run_readings", "run_study"),
 }
 _WHERE = {name: module for module, names in _OF_STUDIES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        return getattr(import_module(_WHERE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from abaton.control import TrainSettings
-from abaton.federation.learners import Rows, examples
-from abaton.federation.members import Members
-from abaton.learning import Examples, Model, train_model
-from abaton.vectors import Vector
+from abaton.controller import TrainSettings
+from abaton.study_run.consented_learner import Rows, examples
+from abaton.study_run.preparation import Members
+from abaton.learners import Examples, Model, train_model
+from abaton.kernels import Vector
 
 POOLED = "all data pooled"
 
@@ -33,13 +33,13 @@ def baselines(
     made = {
         alone(member.name): train_alone(model, member.rows, settings, epochs, seed) for member in members.each
     }
-    pooled = _together([member.rows for member in members.each])
+    pooled = _pool_examples([member.rows for member in members.each])
     return {**made, POOLED: _trained(model, pooled, settings, epochs, seed)}
 
 
 def train_alone(model: Model, rows: Rows, settings: TrainSettings, epochs: int, seed: int) -> Vector:
     """The model of one site's own rows, which needs nobody else's: a site can train it for itself."""
-    return _trained(model, _together([rows]), settings, epochs, seed)
+    return _trained(model, _pool_examples([rows]), settings, epochs, seed)
 
 
 def _trained(model: Model, data: Examples, settings: TrainSettings, epochs: int, seed: int) -> Vector:
@@ -47,6 +47,6 @@ def _trained(model: Model, data: Examples, settings: TrainSettings, epochs: int,
     return train_model(model, model.initial(seed), data, plain, np.random.default_rng(seed)).vector
 
 
-def _together(parts: Sequence[Rows]) -> Examples:
+def _pool_examples(parts: Sequence[Rows]) -> Examples:
     listed = [examples(part) for rows in parts for part in (rows.train, rows.validation)]
     return Examples(np.concatenate([each.x for each in listed]), np.concatenate([each.y for each in listed]))

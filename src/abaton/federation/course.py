@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from abaton.control import Arrived, Scored, from_row
+from abaton.controller import Arrived, Scored, from_row
 from abaton.store import Journal, ModelRow, Store
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 _CURVE = 20  # versions of the community model that are judged, for the curve over time
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import Codec, Pipeline, chain, downlink_of, parse
-from abaton.control import Rules
-from abaton.control.score import MEASURES, task_of
+from abaton.controller import Rules
+from abaton.metrics.counts import MEASURES, task_of
 from abaton.engines import EVERY, MEMORY, Outcome, Running, forget, live, status_of
 from abaton.engines.drive import Observer, Watcher
 from abaton.errors import Refused, SettingsError
@@ -34,9 +34,9 @@ from abaton.federation.fingerprint import described, differences, flat, machines
 from abaton.federation.holdings import Holding, Making, Participant, holding, profiles_of
 from abaton.federation.run import Run
 from abaton.federation.shapes import check_readable, shape_of
-from abaton.learning import Examples, Learner, Model
-from abaton.learning.metrics import is_timed, measures
-from abaton.parts import missing
+from abaton.learners import Examples, Learner, Model
+from abaton.metrics.predictions import is_timed, measures
+from abaton.protocols import missing
 from abaton.software import versions
 from abaton.store import Journal, Keep, RunRow, Store, default_folder, model_digest
 
@@ -100,7 +100,7 @@ class Federation:
         dossier: What is kept besides.
 
     >>> import numpy as np, tempfile
-    >>> from abaton.learning import logistic
+    >>> from abaton.learners import logistic
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(80, 3)).astype(np.float32)
     >>> y = (x[:, 0] > 0).astype(np.int64)

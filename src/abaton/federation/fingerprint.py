@@ -15,7 +15,7 @@ import numpy as np
 
 from abaton.codecs import Pipeline
 from abaton.engines import Profile
-from abaton.learning.code import own_code
+from abaton.models.code_digest import own_code
 
 Fingerprint = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ _LONGEST = 120  # of a model's description that is kept as it is; longer ones ar
 def flat(part: object) -> dict[str, str]:
     """Every setting of a part of the rules by its whole name, in words; own parts are told by their attributes.
 
-    >>> from abaton.control import Rules
+    >>> from abaton.controller import Rules
     >>> flat(Rules(learners=2, rounds=3))["training.learning_rate"]
     '0.05'
     """

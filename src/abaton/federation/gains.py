@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.federation.baselines import train_alone
 from abaton.federation.judging import Judged, case_classes, measure_names
-from abaton.federation.learners import Rows, examples, some
-from abaton.federation.members import Member
+from abaton.study_run.consented_learner import Rows, examples, some
+from abaton.study_run.preparation import Member
 from abaton.federation.run import COMMUNITY
-from abaton.learning import Examples, Model
-from abaton.learning.clinical import Estimate
-from abaton.learning.metrics import is_timed
-from abaton.learning.owning import OwnModel, make_own
-from abaton.learning.pairing import Compared, Statistic, chance_statistic, compare_models, value_statistic
-from abaton.learning.times import ComparedTimes, compare_times
-from abaton.records.features import Scaled
+from abaton.learners import Examples, Model
+from abaton.metrics.classification import Estimate
+from abaton.metrics.predictions import is_timed
+from abaton.learners.personalisation import OwnModel, make_own
+from abaton.metrics.paired_bootstrap import Compared, Statistic, chance_statistic, compare_models, value_statistic
+from abaton.metrics.survival import ComparedTimes, compare_times
+from abaton.features import Scaled
 from abaton.study import Learning
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 OWN = "own"
 """What the model of a site's own rows alone is called beside what it makes of the community model."""

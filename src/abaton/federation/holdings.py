@@ -12,7 +12,7 @@ import numpy as np
 from abaton.codecs import Pipeline
 from abaton.engines import Profile
 from abaton.federation.fingerprint import described
-from abaton.learning import Examples, Learner, Model
+from abaton.learners import Examples, Learner, Model
 from abaton.learning.validation import stratified
 
 

@@ -18,16 +18,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.federation.coarse import microaggregated, spread
-from abaton.federation.learners import examples
-from abaton.federation.members import Member, Members
-from abaton.learning import Learner, Model
-from abaton.learning.clinical import BINS, Estimate, ScoreCounts, count_scores, judge, recalibration, together
-from abaton.learning.metrics import is_timed
-from abaton.learning.times import PairSums, add_pairs, judge_pairs, sum_pairs
-from abaton.learning.values import ValueSums, add_errors, judge_sums, sum_errors
+from abaton.disclosure.rounding import microaggregated, spread
+from abaton.study_run.consented_learner import examples
+from abaton.study_run.preparation import Member, Members
+from abaton.learners import Learner, Model
+from abaton.metrics.classification import BINS, Estimate, ScoreCounts, count_scores, judge, recalibration, together
+from abaton.metrics.predictions import is_timed
+from abaton.metrics.survival import PairSums, add_pairs, judge_pairs, sum_pairs
+from abaton.metrics.regression import ValueSums, add_errors, judge_sums, sum_errors
 from abaton.study import Learning
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 EVERYBODY = "all sites"
 
@@ -111,12 +111,12 @@ def counted(predicted: NDArray[Any], actual: NDArray[Any], federation: Judged, f
         values = np.asarray(actual, np.float64) * deviation + mean
         return sum_errors(predicted.reshape(-1).astype(np.float64) * deviation + mean, values)
     return [
-        _together(count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), floor)
+        _merge_small_bins(count_scores(np.clip(predicted[:, i], 0, 1), actual == i, bins=BINS), floor)
         for i in case_classes(federation.classes)
     ]
 
 
-def _together(counts: ScoreCounts, floor: int) -> ScoreCounts:
+def _merge_small_bins(counts: ScoreCounts, floor: int) -> ScoreCounts:
     """The counts with each subject among at least so many neighbours of the same kind; fewer of a kind are not told."""
     parts = []
     for kind in (counts.cases, counts.controls):

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.federation.run import COMMUNITY
-from abaton.files import replacing
-from abaton.learning.owning import OwnModel
+from abaton.atomic_files import replacing
+from abaton.learners.personalisation import OwnModel
 from abaton.store import digest_of, writing
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.federation.shapes import check_shape
-from abaton.files import replacing
-from abaton.learning import Examples, Model, Personal
+from abaton.atomic_files import replacing
+from abaton.learners import Examples, Model, Personal
 from abaton.store import Journal, ModelRow, RunRow, Store, activity, writing
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 COMMUNITY = "community"
 """What the community model is called where models are compared."""
@@ -174,7 +174,7 @@ class Run:
         """The rows in the ranges in which the model has learned, if people were hidden among others."""
         if "ranges" not in use or not len(made):
             return made
-        from abaton.records.features import Table, columns, in_ranges
+        from abaton.features import Table, columns, in_ranges
         from abaton.study import study_from_toml
 
         study = study_from_toml(self.row.recipe["settings"]["study"])

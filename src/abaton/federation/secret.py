@@ -10,7 +10,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from abaton.files import begun_name
+from abaton.atomic_files import begun_name
 from abaton.store import digest_of, writing
 
 _LENGTH = 32

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.learning import Examples, Model
+from abaton.learners import Examples, Model
 
 Shape = tuple[int, ...]
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from abaton.governance.audit import Audit, Entry, Held, verify
+    from abaton.governance.audit_log import Audit, Entry, Held, verify
     from abaton.governance.cohorts import (
         Chain,
         Snapshot,
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         rounds_with,
         take_snapshot,
     )
-    from abaton.governance.consents import Action, Ask, Permit, Reason, judge, make_consent
-    from abaton.governance.elsewhere import (
+    from abaton.governance.consent import Action, Ask, Permit, Reason, judge, make_consent
+    from abaton.governance.external_consent import (
         TakenOver,
         ground_noted,
         keep_terms,
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from abaton.governance.inbox import Inbox
     from abaton.governance.keys import PrivateKey, PublicRing, Ring, verifier
     from abaton.governance.outbox import Outbox, Queued
-    from abaton.governance.registry import Registry
+    from abaton.governance.consent_registry import Registry
     from abaton.governance.retention import Holdings, due, enforce
     from abaton.governance.schema import metadata
-    from abaton.governance.sealing import Header, Looked, look, opened, seal
+    from abaton.governance.sealed_envelope import Header, Looked, look, opened, seal
     from abaton.governance.senders import SenderRole, Senders
-    from abaton.governance.statements import Statement
+    from abaton.governance.signed_statements import Statement
     from abaton.governance.vault import Vault, VaultPurpose, Wish, approve, reidentify, request, row_tag
     from abaton.governance.withdrawal import (
         Cascade,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         pending,
         site_actions,
     )
-    from abaton.governance.words import Denied, RefusalCode, tag
+    from abaton.governance.identifiers import Denied, RefusalCode, tag
 
 __all__ = [
     "Action",
@@ -119,22 +119,22 @@ __all__ = [
 ]
 
 _PLACES = {
-    "audit": "Audit Entry Held verify",
+    "audit_log": "Audit Entry Held verify",
     "cohorts": "Chain Snapshot StudyCensus census chain members_of note_round rounds_with take_snapshot",
-    "consents": "Action Ask Permit Reason judge make_consent",
-    "elsewhere": "TakenOver ground_noted keep_terms note_permit set_opt_outs state_ground",
+    "consent": "Action Ask Permit Reason judge make_consent",
+    "external_consent": "TakenOver ground_noted keep_terms note_permit set_opt_outs state_ground",
     "inbox": "Inbox",
     "keys": "PrivateKey PublicRing Ring verifier",
     "outbox": "Outbox Queued",
-    "registry": "Registry",
+    "consent_registry": "Registry",
     "retention": "Holdings due enforce",
     "schema": "metadata",
-    "sealing": "Header Looked look opened seal",
+    "sealed_envelope": "Header Looked look opened seal",
     "senders": "SenderRole Senders",
-    "statements": "Statement",
+    "signed_statements": "Statement",
     "vault": "Vault VaultPurpose Wish approve reidentify request row_tag",
     "withdrawal": "Cascade CascadeStep Case LeavingSite ToCentre open_case pending site_actions",
-    "words": "Denied RefusalCode tag",
+    "identifiers": "Denied RefusalCode tag",
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names.split()}
 

@@ -15,13 +15,13 @@ from datetime import datetime
 
 import sqlalchemy as sql
 
-from abaton.canonical import digest
+from abaton.canonical_json import digest
 from abaton.governance import schema
-from abaton.governance.audit import Entry, append_in
-from abaton.governance.consents import Action, Ask, Reason, judge
-from abaton.governance.registry import Registry
-from abaton.governance.standing import Published
-from abaton.governance.words import moment, stamp
+from abaton.governance.audit_log import Entry, append_in
+from abaton.governance.consent import Action, Ask, Reason, judge
+from abaton.governance.consent_registry import Registry
+from abaton.governance.consent_status import Published
+from abaton.governance.identifiers import moment, stamp
 from abaton.store import Database, insert_new
 
 

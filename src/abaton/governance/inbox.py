@@ -24,14 +24,14 @@ from typing import IO, Any
 
 import sqlalchemy as sql
 
-from abaton.canonical import digest as fingerprint
+from abaton.canonical_json import digest as fingerprint
 from abaton.governance import schema
-from abaton.governance.audit import Audit, Entry, append_in
-from abaton.governance.consents import Action, Ask, Reason
+from abaton.governance.audit_log import Audit, Entry, append_in
+from abaton.governance.consent import Action, Ask, Reason
 from abaton.governance.keys import PrivateKey, PublicRing, Ring
-from abaton.governance.persons import Persons
-from abaton.governance.registry import Registry
-from abaton.governance.sealing import (
+from abaton.governance.citizen_enrolment import Persons
+from abaton.governance.consent_registry import Registry
+from abaton.governance.sealed_envelope import (
     Looked,
     Pieces,
     look,
@@ -42,9 +42,9 @@ from abaton.governance.sealing import (
     sync_folder,
 )
 from abaton.governance.senders import SenderRole, Senders, check_keeper
-from abaton.governance.standing import said_yes_after, sending_in, study_in, subject_lock, withdraw_in
-from abaton.governance.statements import Order, Statement, read_order, write_deleted, write_receipt
-from abaton.governance.words import Denied, RefusalCode, first_moment, is_digest, stamp
+from abaton.governance.consent_status import said_yes_after, sending_in, study_in, subject_lock, withdraw_in
+from abaton.governance.signed_statements import Order, Statement, read_order, write_deleted, write_receipt
+from abaton.governance.identifiers import Denied, RefusalCode, first_moment, is_digest, stamp
 from abaton.store import Database
 
 MOST_BYTES = 1 << 30

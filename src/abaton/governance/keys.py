@@ -37,11 +37,11 @@ from cryptography.hazmat.primitives.hpke import (
 )
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from abaton.canonical import canonical
+from abaton.canonical_json import canonical
 from abaton.errors import AbatonError, SettingsError
-from abaton.files import replacing
-from abaton.governance.statements import Statement, Verify, check, state
-from abaton.governance.words import Denied, RefusalCode, is_name, letters
+from abaton.atomic_files import replacing
+from abaton.governance.signed_statements import Statement, Verify, check, state
+from abaton.governance.identifiers import Denied, RefusalCode, is_name, letters
 
 Draw = Callable[[int], bytes]
 """A source of random bytes, such as ``secrets.token_bytes``."""
@@ -198,7 +198,7 @@ class PrivateKey:
 
 
 def verifier(keys: list[PublicKey]) -> Callable[[str], Verify | None]:
-    """A look-up of signature checks among some keys, for :func:`abaton.governance.statements.check`."""
+    """A look-up of signature checks among some keys, for :func:`abaton.governance.signed_statements.check`."""
     known = {key.id: key.verify for key in keys if key.kind is Kind.SIGN}
     return known.get
 

@@ -20,13 +20,13 @@ import sqlalchemy as sql
 
 from abaton.errors import SettingsError
 from abaton.governance import schema
-from abaton.governance.audit import Entry, append_in
-from abaton.governance.consents import Action, Ask
+from abaton.governance.audit_log import Entry, append_in
+from abaton.governance.consent import Action, Ask
 from abaton.governance.keys import PrivateKey, PublicKey
-from abaton.governance.sealing import Header, look, pieces_of, seal_file
-from abaton.governance.standing import sending_in, subject_lock
-from abaton.governance.statements import Find, Receipt, Statement, read_receipt
-from abaton.governance.words import Denied, RefusalCode, is_tag, stamp
+from abaton.governance.sealed_envelope import Header, look, pieces_of, seal_file
+from abaton.governance.consent_status import sending_in, subject_lock
+from abaton.governance.signed_statements import Find, Receipt, Statement, read_receipt
+from abaton.governance.identifiers import Denied, RefusalCode, is_tag, stamp
 from abaton.store import Database
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import sqlalchemy as sql
 
 from abaton.governance import schema
-from abaton.governance.audit import Entry, append_in
+from abaton.governance.audit_log import Entry, append_in
 from abaton.governance.outbox import Outbox
-from abaton.governance.registry import Registry
+from abaton.governance.consent_registry import Registry
 from abaton.governance.senders import forget_nonces
-from abaton.governance.standing import Published, in_chunks, newest_of, read_consent
+from abaton.governance.consent_status import Published, in_chunks, newest_of, read_consent
 from abaton.governance.vault import Vault
-from abaton.governance.words import moment, stamp
+from abaton.governance.identifiers import moment, stamp
 from abaton.store import Database
 
 STALE_UPLOAD = timedelta(days=7)

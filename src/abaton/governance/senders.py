@@ -25,10 +25,10 @@ from enum import StrEnum
 import sqlalchemy as sql
 
 from abaton.governance import schema
-from abaton.governance.audit import Entry, append_in
+from abaton.governance.audit_log import Entry, append_in
 from abaton.governance.keys import PublicKey, PublicRing
-from abaton.governance.statements import Signer
-from abaton.governance.words import Denied, RefusalCode, stamp
+from abaton.governance.signed_statements import Signer
+from abaton.governance.identifiers import Denied, RefusalCode, stamp
 from abaton.store import Database, insert_new
 
 

@@ -23,17 +23,17 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from abaton.canonical import digest
+from abaton.canonical_json import digest
 from abaton.errors import AbatonError, StoreError
 from abaton.governance import schema
-from abaton.governance.audit import Entry, append_in
+from abaton.governance.audit_log import Entry, append_in
 from abaton.governance.cohorts import leave_cohorts, mark_rounds
 from abaton.governance.outbox import Outbox
-from abaton.governance.registry import Registry
-from abaton.governance.standing import NEXT, newest_in, subject_lock
-from abaton.governance.statements import Find, Signer, Statement, read_deleted, write_order
+from abaton.governance.consent_registry import Registry
+from abaton.governance.consent_status import NEXT, newest_in, subject_lock
+from abaton.governance.signed_statements import Find, Signer, Statement, read_deleted, write_order
 from abaton.governance.vault import Vault
-from abaton.governance.words import Denied, RefusalCode, first_moment, is_name, is_tag, moment, stamp
+from abaton.governance.identifiers import Denied, RefusalCode, first_moment, is_name, is_tag, moment, stamp
 from abaton.store import Database
 
 

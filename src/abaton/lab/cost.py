@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from abaton.bench import best_seconds
+from abaton.benchmark import best_seconds
 from abaton.codecs import parse
-from abaton.control.community import Newest
-from abaton.vectors import Layout, Role, Tensor
+from abaton.controller.aggregation import Newest
+from abaton.kernels import Layout, Role, Tensor
 
 MEMORY = 3_000_000_000  # bytes that a point may take; larger ones are left out, and said to be
 

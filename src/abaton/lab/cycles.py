@@ -11,12 +11,12 @@ from itertools import islice
 
 import numpy as np
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.errors import StoreError
 from abaton.federation import Making
-from abaton.lab.history import history
+from abaton.lab.run_history import history
 from abaton.lab.recipes import build
-from abaton.learning import Learner
+from abaton.learners import Learner
 from abaton.store import CommitLine, Store
 
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.lab.cache import fingerprint, keep, recall
-from abaton.lab.images import Preparation, prepare
-from abaton.lab.readers import Raw, read_heart, read_npz, read_speech, read_table
+from abaton.lab.image_transforms import Preparation, prepare
+from abaton.lab.dataset_files import Raw, read_heart, read_npz, read_speech, read_table
 from abaton.lab.synthetic import synthetic
-from abaton.learning import Examples
+from abaton.learners import Examples
 
 
 @dataclass(frozen=True, slots=True, eq=False)

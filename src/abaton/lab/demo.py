@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from abaton.control import Arrived, Event, State
+from abaton.controller import Arrived, Event, State
 from abaton.engines import Profile
 from abaton.governance import Registry, members_of, metadata, rounds_with
-from abaton.lab.hospitals import HOSPITALS, write
+from abaton.lab.synthetic_hospitals import HOSPITALS, write
 from abaton.site import publish, subject_tag
 from abaton.store import Database
 from abaton.study import Study, load_study, write_toml

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.lab.compare import Heard, Trial, compare, curves, run, summary
+from abaton.lab.strategy_comparison import Heard, Trial, compare, curves, run, summary
 from abaton.lab.cost import community_costs
 from abaton.lab.cycles import cycles, median_and_spread
 from abaton.lab.paper import ASYNCHRONOUS, SYNCHRONOUS, TABLES, PaperTable
 from abaton.lab.policies import make
 from abaton.lab.reduction import Choice, reduced, settings_of
-from abaton.lab.settings import Setting
+from abaton.lab.experiment import Setting
 from abaton.report.policies import (
     accuracy_over_time,
     community_cost,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.lab.classes import parse_classes
-from abaton.lab.filling import fill
+from abaton.lab.allocation import fill
 from abaton.lab.sizes import Counts, sizes
 
 Rows = NDArray[np.int64]

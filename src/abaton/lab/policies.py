@@ -17,21 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.control import ByValidation, Rules, TrainSettings, policies
+from abaton.controller import ByValidation, Rules, TrainSettings
+from abaton.control import policies
 from abaton.engines import Profile
 from abaton.errors import SettingsError
 from abaton.federation import Dossier, Federation, Holding
 from abaton.lab.datasets import Columns, DataSet, load
-from abaton.lab.environment import Environment, heterogeneous
-from abaton.lab.images import Preparation, prepare
+from abaton.lab.machine_profiles import Environment, heterogeneous
+from abaton.lab.image_transforms import Preparation, prepare
 from abaton.lab.partition import Partition, by_group, partition
-from abaton.lab.poison import poisoned
-from abaton.lab.settings import Setting, Task, World
+from abaton.lab.byzantine_learners import poisoned
+from abaton.lab.experiment import Setting, Task, World
 from abaton.lab.sites import Split, sites
-from abaton.learning import Examples, Model
+from abaton.learners import Examples, Model
 from abaton.study.named import ROBUST, SERVER, chosen
 from abaton.study.named import made as part_of
-from abaton.vectors import Vector
+from abaton.kernels import Vector
 
 VALIDATION, RHO = 0.05, 0.005  # the paper's share of validation examples, and FedAsync's proximal factor
 _MOST_VERSIONS = 10**9  # the time is what ends a run
@@ -149,7 +150,7 @@ def data_of(task: Task) -> DataSet:
 
 def network(task: Task, data: DataSet) -> Model:
     """The network that all learners train."""
-    from abaton.learning import cifar10_cnn, mlp, sstc_cnn
+    from abaton.learners import cifar10_cnn, mlp, sstc_cnn
 
     classes, shape = len(data.classes), data.train.x.shape[1:]
     if task.network == "mlp":

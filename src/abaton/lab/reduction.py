@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from abaton.control import TrainSettings
+from abaton.controller import TrainSettings
 from abaton.lab.datasets import missing
 from abaton.lab.paper import PaperTable, Row
-from abaton.lab.settings import Setting, Task, World
+from abaton.lab.experiment import Setting, Task, World
 
 ROUNDS = 200  # what the paper runs: 200 rounds, or 10,000 to 30,000 seconds, which is about as many
 # Batches of a fast learner: a local line. With more, evaluations would eat whole rounds at this size.

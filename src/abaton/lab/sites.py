@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.lab.partition import Partition
-from abaton.learning import Examples
+from abaton.learners import Examples
 from abaton.learning.validation import check_share, stratified
 
 

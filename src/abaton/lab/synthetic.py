@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.lab.readers import Raw
+from abaton.lab.dataset_files import Raw
 
 CLASSES, SIDE, WRITERS = 10, 8, 40
 

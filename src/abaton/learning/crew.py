@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from abaton.control.messages import TrainSettings
+from abaton.controller.events import TrainSettings
 from abaton.errors import AbatonError, SettingsError
-from abaton.learning.learner import Learner, Update
-from abaton.learning.model import Trained, Way
-from abaton.learning.pool import Job, Pool
+from abaton.learners.learner import Learner, Update
+from abaton.models.base import Trained, Way
+from abaton.learners.process_pool import Job, Pool
 
 _WORTH_A_THREAD = 4e7  # multiplications, about a millisecond: shorter jobs would only wait for Python's lock
 _WORTH_A_CALL = 4e6  # a tenth of it, for work that waits for nothing
@@ -49,8 +49,8 @@ class Crew:
 
     >>> import numpy as np
     >>> from abaton.codecs import parse
-    >>> from abaton.control import TrainSettings
-    >>> from abaton.learning import Examples, logistic
+    >>> from abaton.controller import TrainSettings
+    >>> from abaton.learners import Examples, logistic
     >>> model, codec = logistic(features=2), parse("raw")
     >>> data = Examples(np.eye(2, dtype=np.float32), np.array([0, 1]))
     >>> learners = {name: Learner(name, model, data, codec, seed=1) for name in ("north", "south")}
@@ -139,7 +139,7 @@ class Crew:
     ) -> None:
         if not chosen:
             return
-        from abaton.learning.threads import one_thread
+        from abaton.models.thread_limits import one_thread
 
         with one_thread:
             left = self._train_stacked(jobs, chosen, answers)

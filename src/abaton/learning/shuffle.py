@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.control.messages import TrainSettings
+from abaton.controller.events import TrainSettings
 
 Order = NDArray[np.int64]
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.control.messages import TrainSettings
-from abaton.learning import kernels
-from abaton.learning.dense import DenseNetwork
-from abaton.learning.learner import Seat
-from abaton.learning.model import Trained
+from abaton.controller.events import TrainSettings
+from abaton.models import dense_kernels
+from abaton.models.dense_network import DenseNetwork
+from abaton.learners.learner import Seat
+from abaton.models.base import Trained
 from abaton.learning.shuffle import epoch_order
-from abaton.learning.solvers import Solver, rate
+from abaton.models.optimisers import Solver, rate
 
 Array = NDArray[Any]
 Divide = Callable[[Sequence[Callable[[], Callable[[], None]]]], None]
@@ -64,7 +64,7 @@ class _Stack:
         self.counts = [len(seat.examples) for seat in seats]
         self.places = np.array([0, *accumulate(self.counts)])
         total = int(self.places[-1])
-        self.rows = np.empty((total, network.layers[0, kernels.INPUTS]), np.float32)
+        self.rows = np.empty((total, network.layers[0, dense_kernels.INPUTS]), np.float32)
         self.targets = np.empty(total)
         self.losses = np.zeros(len(seats))
         self.order = np.arange(total)
@@ -79,15 +79,15 @@ class _Stack:
             self.network.rows(data.x).take(order, 0, self.rows[mine], "clip")
             self.targets[mine] = data.y[order]
         s, done, eta = self.settings, number * np.array(self.steps), rate(self.settings, number)
-        return lambda: kernels.epochs(
+        return lambda: dense_kernels.epochs(
             self.network.layers, self.models, self.rows, self.targets, self.order, self.places,
             self.network.labels, s.batch_size, self.anchors, self.first, self.second, self.solver.kind, done, eta,
-            s.momentum, s.proximal, s.clip, self.losses, kernels.NOTHING,
+            s.momentum, s.proximal, s.clip, self.losses, dense_kernels.NOTHING,
         )  # fmt: skip
 
     def trained(self) -> Iterator[Trained | None]:
         """The results, learner by learner."""
         each = zip(self.models, self.steps, self.losses.tolist(), self.counts, strict=True)
         for model, steps, loss, count in each:
-            wrong = loss == kernels.WRONG_LABEL
+            wrong = loss == dense_kernels.WRONG_LABEL
             yield None if wrong else Trained(model, self.settings.epochs * steps, loss / count)

@@ -8,9 +8,9 @@ loaded when it is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.records.deid.deidentifier import Deidentifier
+from abaton.deid.deidentifier import Deidentifier
 from abaton.records.deid.explain import explain
-from abaton.records.deid.need import (
+from abaton.deid.settings import (
     Allowed,
     Code,
     CodeFilter,
@@ -25,13 +25,13 @@ from abaton.records.deid.need import (
     Rule,
     Want,
 )
-from abaton.records.deid.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
-from abaton.records.deid.tally import Tally
+from abaton.deid.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
+from abaton.deid.transform_counts import Tally
 from abaton.records.fhir.bundles import apart, opened
-from abaton.records.fhir.parsing import dump, parse
-from abaton.records.fhir.validity import ValidityProblem, problems
+from abaton.fhir.json_format import dump, parse
+from abaton.fhir.validation import ValidityProblem, problems
 from abaton.records.front import deidentify
-from abaton.records.stages import Consented, Deidentified, Record
+from abaton.record_types import Consented, Deidentified, Record
 
 if TYPE_CHECKING:
     from abaton.records.anonymity.anonymising import anonymise as anonymise

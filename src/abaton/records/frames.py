@@ -33,7 +33,7 @@ def taken(table: Any) -> tuple[pl.LazyFrame, Back]:
     if isinstance(table, pl.LazyFrame):
         return table, pl.DataFrame.lazy
     if isinstance(table, str | PathLike):
-        from abaton.records.anonymity.files import scan
+        from abaton.anonymity.table_files import scan
 
         return scan(Path(table)), _same
     try:

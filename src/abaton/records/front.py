@@ -10,13 +10,13 @@ from enum import StrEnum
 from typing import TypeVar
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.deid.addresses import among
-from abaton.records.deid.deidentifier import Deidentifier
-from abaton.records.deid.need import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
-from abaton.records.deid.pseudonyms import Pseudonyms, check_key
-from abaton.records.deid.rules import read_table
-from abaton.records.sources import Given, given
-from abaton.records.stages import Json
+from abaton.deid.reference_index import among
+from abaton.deid.deidentifier import Deidentifier
+from abaton.deid.settings import Allowed, Dates, Deidentification, Mechanism, Need, Preset, Rule
+from abaton.deid.pseudonyms import Pseudonyms, check_key
+from abaton.deid.rules import read_table
+from abaton.fhir.file_reader import Given, given
+from abaton.record_types import Json
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

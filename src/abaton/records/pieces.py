@@ -11,10 +11,10 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from abaton.files import begun_name, replacing
-from abaton.records.deid.tally import Tally
+from abaton.atomic_files import begun_name, replacing
+from abaton.deid.transform_counts import Tally
 from abaton.records.resuming import unfinished
-from abaton.records.sources import Source
+from abaton.fhir.file_reader import Source
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.files import replacing
-from abaton.records.deid.need import Mechanism
-from abaton.records.deid.pseudonyms import Pseudonyms
-from abaton.records.sources import Source, fingerprint
+from abaton.atomic_files import replacing
+from abaton.deid.settings import Mechanism
+from abaton.deid.pseudonyms import Pseudonyms
+from abaton.fhir.file_reader import Source, fingerprint
 
 if TYPE_CHECKING:
-    from abaton.records.exporting import Job
+    from abaton.records.export import Job
 
 STATE = ".abaton-export.json"
 

@@ -10,16 +10,16 @@ from abaton.report.adding import (
     times_smaller,
     totals,
 )
-from abaton.report.card import card_markdown, card_page
-from abaton.report.clinical import calibration_figure, forest_figure, model_colours, roc_figure
+from abaton.report.model_card_page import card_markdown, card_page
+from abaton.report.evaluation_figures import calibration_figure, forest_figure, model_colours, roc_figure
 from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
-from abaton.report.comparison import comparison, letter, short
+from abaton.report.run_comparison import comparison, letter, short
 from abaton.report.course import course, course_figures
 from abaton.report.curves import AXES, metric_figure, metric_names, pace_figure
-from abaton.report.explaining import explaining_figures
-from abaton.report.inventory import inventory_page
+from abaton.report.interpretability_figures import explaining_figures
+from abaton.report.profile_page import inventory_page
 from abaton.report.lab_run import lab_report
-from abaton.report.learners import (
+from abaton.report.learner_figures import (
     STATES,
     TITLES,
     activity_figures,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.vectors.layout import Layout, Vector
+    from abaton.layout import Layout, Vector
 
 Curve = Sequence[tuple[float, float]]
 
@@ -24,7 +24,7 @@ _SIGNS = ("circle", "square", "diamond")  # ten colours come again, each time wi
 def kernel_map(vector: Vector, layout: Layout, tensor: str) -> NDArray[np.float32]:
     """The magnitudes of a convolution with one column for each kernel, as in Fig. 1 and 2 of the SSTC paper.
 
-    >>> from abaton.vectors import Layout, Role, Tensor
+    >>> from abaton.kernels import Layout, Role, Tensor
     >>> layout = Layout([Tensor("conv", (4, 2, 3, 3), Role.CONV)])
     >>> kernel_map(layout.zeros(), layout, "conv").shape
     (9, 8)

@@ -16,10 +16,10 @@ from abaton.store import ModelRow
 from abaton.store import Point as Version
 
 Event = tuple[str, Mapping[str, Any]]
-Point = Mapping[str, Any]
+PointRow = Mapping[str, Any]
 
 MOST_POINTS = 400
-AXES = {"version": "rounds", "at": "seconds", "bytes": "bytes sent"}
+COURSE_AXES = {"version": "rounds", "at": "seconds", "bytes": "bytes sent"}
 """What a measure is drawn against, and what is written under it."""
 
 _MAIN = ("auroc", "accuracy", "r2", "rmse", "loss")
@@ -27,7 +27,7 @@ _LESS_IS_BETTER = ("loss", "rmse", "mae", "brier")
 
 
 def course(
-    models: Sequence[ModelRow], events: Iterable[Event], judged: Sequence[Point] = ()
+    models: Sequence[ModelRow], events: Iterable[Event], judged: Sequence[PointRow] = ()
 ) -> dict[str, Any]:
     """The measures of every version with the time and the bytes until then, and a line for each learner.
 
@@ -58,7 +58,7 @@ def course(
     ]
     points = [{name: value if _is_told(value) else None for name, value in p.items()} for p in points]
     measures = list(
-        dict.fromkeys(name for p in points for name in p if name not in AXES and p[name] is not None)
+        dict.fromkeys(name for p in points for name in p if name not in COURSE_AXES and p[name] is not None)
     )
     main = next((name for name in _MAIN if name in measures), measures[0] if measures else None)
     return {"measures": measures, "main": main, "points": points, "learners": learners(told)}
@@ -115,7 +115,7 @@ def less_is_better(measure: str) -> bool:
     return measure in _LESS_IS_BETTER
 
 
-def course_figures(curves: Mapping[str, Sequence[Point]], measure: str) -> dict[str, Figure]:
+def course_figures(curves: Mapping[str, Sequence[PointRow]], measure: str) -> dict[str, Figure]:
     """A measure against rounds, time and bytes, one line for each run.
 
     Args:
@@ -124,13 +124,13 @@ def course_figures(curves: Mapping[str, Sequence[Point]], measure: str) -> dict[
     """
     runs = {name: [_point(p, measure) for p in points] for name, points in curves.items()}
     made = {}
-    for axis, words in AXES.items():
+    for axis, words in COURSE_AXES.items():
         made[axis] = metric_figure(runs, measure, axis)  # the dashboard draws the same
         made[axis]["layout"]["xaxis"]["title"]["text"] = made[axis]["table"]["heads"][-2] = words
     return made
 
 
-def _point(told: Point, measure: str) -> Version:
+def _point(told: PointRow, measure: str) -> Version:
     value = told.get(measure)
     known = {} if value is None else {measure: value}
     return Version(told["version"], told["at"], None, None, told["bytes"], known)

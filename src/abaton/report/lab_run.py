@@ -10,7 +10,7 @@ from abaton.report.adding import flat, origin
 from abaton.report.course import Event, course
 from abaton.store import ModelRow, RunRow
 
-FORMAT = "abaton.lab-report/1"
+LAB_FORMAT = "abaton.lab-report/1"
 
 SIMULATED = (
     "Everything ran in one place under a simulated clock: times say how long it would have taken on the machines of "
@@ -48,7 +48,7 @@ def lab_report(row: RunRow, models: Sequence[ModelRow], events: Iterable[Event])
     spent = [model.metrics["epsilon"] for model in models if "epsilon" in model.metrics]
     last = went["points"][-1] if went["points"] else {}
     return {
-        "format": FORMAT,
+        "format": LAB_FORMAT,
         "kind": "lab",
         "run": row.run,
         "created": row.created,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.report import privacy_tables, tables
-from abaton.report.clinical import calibration_figure, forest_figure, model_colours, roc_figure
-from abaton.report.comparison import (
+from abaton.report.evaluation_figures import calibration_figure, forest_figure, model_colours, roc_figure
+from abaton.report.run_comparison import (
     comparison_figures,
     difference_rows,
     fingerprint_rows,
@@ -18,11 +18,11 @@ from abaton.report.comparison import (
 )
 from abaton.report.course import course_figures
 from abaton.report.curves import Figure, measure_name
-from abaton.report.explaining import explaining_figures
-from abaton.report.flow import cohort_flow
-from abaton.report.learners import TITLES
+from abaton.report.interpretability_figures import explaining_figures
+from abaton.report.cohort_flow import cohort_flow
+from abaton.report.learner_figures import TITLES
 from abaton.report.partition import partition_figure
-from abaton.report.templating import Assets, page
+from abaton.report.html_renderer import Assets, page
 
 
 def page_of(report: Mapping[str, Any], assets: Assets | None = None) -> str:
@@ -110,7 +110,7 @@ def comparison_page(made: Mapping[str, Any]) -> str:
     """Turn a comparison into one HTML document with overlaid curves.
 
     Args:
-        made: What :func:`abaton.report.comparison.comparison` made.
+        made: What :func:`abaton.report.run_comparison.comparison` made.
     """
     heads, lines = result_rows(made)
     return page(

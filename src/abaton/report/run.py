@@ -8,10 +8,10 @@ from typing import Any
 from abaton.errors import SettingsError
 from abaton.report.adding import origin
 from abaton.report.course import course
-from abaton.report.finding import finding, site_gains
+from abaton.report.findings import finding, site_gains
 from abaton.store import ModelRow, RunRow
 
-FORMAT = "abaton.run-report/1"
+RUN_FORMAT = "abaton.run-report/1"
 
 LIMITS = (
     "Counts of people below the smallest count are masked, and so is what would give them away.",
@@ -57,7 +57,7 @@ def run_report(
     level = recipe["method"]["evaluation"].get("confidence", 0.95)
     settings, told, budget = recipe["settings"], list(events), recipe["method"].get("privacy")
     return {
-        "format": FORMAT,
+        "format": RUN_FORMAT,
         "kind": "study",
         "run": row.run,
         "created": row.created,

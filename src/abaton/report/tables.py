@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.report.adding import Row, Table, times_smaller
-from abaton.report.clinical import told
+from abaton.report.evaluation_figures import told
 from abaton.report.curves import measure_name
 
 STAGES = ("read", "eligible", "consented", "kept", "rows")

@@ -8,7 +8,7 @@ from typing import Any
 from abaton.report.course import Event
 from abaton.report.curves import AXES
 from abaton.report.lab_run import lab_report
-from abaton.report.learners import activity_figures
+from abaton.report.learner_figures import activity_figures
 from abaton.report.run import run_report
 from abaton.store import Activity, ModelRow, RunRow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from abaton.errors import SettingsError
 from abaton.federation import Run
-from abaton.results.estimator import write_estimator
+from abaton.deployment.sklearn_export import write_estimator
 from abaton.results.graph import write_graph
-from abaton.results.usable import UsableModel, usable
+from abaton.deployment.portable_model import UsableModel, usable
 from abaton.results.weights import write_weights
 
 FORMS: Mapping[str, Callable[[UsableModel, Path], None]] = {

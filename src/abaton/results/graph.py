@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.files import replacing
-from abaton.results.usable import UsableModel
+from abaton.atomic_files import replacing
+from abaton.deployment.portable_model import UsableModel
 
 OPSET = 17
 """The version of ONNX's operators that the graph is written in."""

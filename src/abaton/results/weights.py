@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.files import replacing
-from abaton.results.usable import Layer, UsableModel
+from abaton.atomic_files import replacing
+from abaton.deployment.portable_model import Layer, UsableModel
 
 FORMAT = "abaton-model-1"
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from abaton.errors import AbatonError, Refused
-from abaton.records.fhir.parsing import parse
+from abaton.fhir.json_format import parse
 
 MAX_PAGE = 64 * 1024 * 1024
 FHIR_JSON = ("application/fhir+json", "application/json", "application/json+fhir")

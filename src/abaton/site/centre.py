@@ -21,7 +21,7 @@ from abaton.errors import AbatonError
 from abaton.governance import Denied, PrivateKey, PublicRing, RefusalCode, Statement
 from abaton.governance.senders import Asked, signed_headers
 from abaton.site.answers import Answer, ServerError
-from abaton.site.patience import PASSING
+from abaton.site.sources.fhir_server.retry import PASSING
 from abaton.site.web import Web
 
 _MOST_ANSWER = 1 << 24

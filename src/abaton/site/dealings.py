@@ -30,11 +30,11 @@ from abaton.governance import (
 from abaton.governance import LeavingSite as Leaving
 from abaton.governance.keys import read_public
 from abaton.site.centre import CentreAway, CentreClient
-from abaton.site.consent import publish, subject_tag
-from abaton.site.fetched import clear_work
+from abaton.site.consent_gate import publish, subject_tag
+from abaton.site.sources.fhir_server.download_cache import clear_work
 from abaton.site.leaving import is_sent, row_of
-from abaton.site.opening import open_registry, open_site, tags_key
-from abaton.site.patience import Patience
+from abaton.site.factory import open_registry, open_site, tags_key
+from abaton.site.sources.fhir_server.retry import Patience
 from abaton.site.reading import SiteFile
 from abaton.site.sending import Sending, SiteSender, Step
 from abaton.site.web import Web

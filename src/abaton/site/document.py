@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from abaton.documents.values import Day, Part, Text, fault
+from abaton.documents.fields import Day, Part, Text, fault
 from abaton.errors import Refused, SettingsError
-from abaton.governance.consents import Action, Permit
-from abaton.governance.forms import RESEARCH, Form
-from abaton.records.deid.need import Dates, Rule
-from abaton.records.deid.plan import Plan
-from abaton.records.fhir.elements import resources
+from abaton.governance.consent import Action, Permit
+from abaton.governance.consent_forms import RESEARCH, Form
+from abaton.deid.settings import Dates, Rule
+from abaton.deid.rule_compiler import Plan
+from abaton.fhir.elements import resources
 from abaton.site.moments import zone_of
 from abaton.site.policy import PolicyPart
 from abaton.study import Purpose

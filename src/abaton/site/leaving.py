@@ -12,9 +12,9 @@ from datetime import datetime
 import sqlalchemy as sql
 
 from abaton.governance import Registry, open_case, row_tag, schema
-from abaton.records.exporting import pseudonyms_for
-from abaton.site.consent import subject_tag
-from abaton.site.opening import study_key
+from abaton.records.export import pseudonyms_for
+from abaton.site.consent_gate import subject_tag
+from abaton.site.factory import study_key
 from abaton.site.reading import SiteFile
 from abaton.study import Shares, Study
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 _OFFSET = re.compile(r"([+-])(0\d|1[0-4]):([0-5]\d)")
-_PARTIAL = re.compile(r"(\d{4})(?:-(\d\d))?")
+_YEAR_MONTH = re.compile(r"(\d{4})(?:-(\d\d))?")
 EARLIEST = 1800
 """Whatever is older than this year is a mistake."""
 
@@ -48,7 +48,7 @@ def from_iso(text: str, zone: tzinfo) -> str | None:
     >>> from_iso("2023-03-01 09:30", UTC), from_iso("2023-03", UTC), from_iso("2023-02-30", UTC)
     ('2023-03-01T09:30:00+00:00', '2023-03', None)
     """
-    if match := _PARTIAL.fullmatch(text):
+    if match := _YEAR_MONTH.fullmatch(text):
         return text if possible(int(match[1])) and 1 <= int(match[2] or 1) <= 12 else None
     if len(text) < 10 or text[4] != "-" or text[7] != "-":
         return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from abaton.documents.lines import Path
-from abaton.installed import absent, registered, same_package
+from abaton.documents.line_numbers import KeyPath
+from abaton.plugins import absent, registered, same_package
 from abaton.site.document import SiteDocument
 from abaton.study import Study
 
 
-def not_allowed(site: SiteDocument, study: Study) -> Iterator[tuple[Path, str, str]]:
+def not_allowed(site: SiteDocument, study: Study) -> Iterator[tuple[KeyPath, str, str]]:
     """Every part of the study's own that would run here and may not: where, what, what to do.
 
     Only the packages' metadata are read: nothing of theirs is run to find out.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from abaton.documents.values import Part
+from abaton.documents.fields import Part
 
 Fingerprint = Annotated[str, Field(pattern=r"^ed25519:[A-Z2-7]{26}$")]
 

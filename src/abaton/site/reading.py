@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from abaton.documents.lines import Path as Keys
-from abaton.documents.lines import line_numbers, nearest_line
+from abaton.documents.line_numbers import KeyPath as Keys
+from abaton.documents.line_numbers import line_numbers, nearest_line
 from abaton.documents.problems import DocumentError, Guide, Problem, dotted
 from abaton.documents.reading import read_document, text_of
 from abaton.documents.toml import checked_toml
-from abaton.records.deid.need import Dates
+from abaton.deid.settings import Dates
 from abaton.site.document import SiteDocument
 from abaton.site.parts import not_allowed
 from abaton.study import Study

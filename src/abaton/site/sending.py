@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from abaton.canonical import canonical, digest
+from abaton.canonical_json import canonical, digest
 from abaton.governance import (
     Action,
     Ask,
@@ -29,9 +29,9 @@ from abaton.governance import (
     pending,
     verifier,
 )
-from abaton.governance.elsewhere import is_confirmed, keep_confirmation
+from abaton.governance.external_consent import is_confirmed, keep_confirmation
 from abaton.site.centre import CentreClient
-from abaton.site.site import KeptSubject, Site
+from abaton.site.record_pipeline import KeptSubject, Site
 
 Step = Callable[[str], None]
 LEAVING = "withdrawal-pending"

@@ -32,7 +32,7 @@ from abaton.site.answers import (
     outcome_codes,
     place_of,
 )
-from abaton.site.patience import PASSING, Clock, Passing, Patience, asked_pause, persist
+from abaton.site.sources.fhir_server.retry import PASSING, Clock, Passing, Patience, asked_pause, persist
 
 MAX_FILE = 16 * 1024**3
 _MOST_REDIRECTS = 5

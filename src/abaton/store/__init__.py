@@ -1,8 +1,8 @@
 """Where runs, journals, models and payloads are kept."""
 
-from abaton.store.activity import LearnerLine, Span, busiest, spans
+from abaton.store.learner_activity import LearnerLine, Span, busiest, spans
 from abaton.store.blobs import Models, digest_of, model_digest, writing
-from abaton.store.commits import (
+from abaton.store.commit_statistics import (
     CommitLine,
     CycleLine,
     Quartiles,
@@ -15,12 +15,12 @@ from abaton.store.commits import (
 from abaton.store.database import Database, hold, insert_new
 from abaton.store.journal import Journal
 from abaton.store.log import EventLine, events_of, kinds_of
-from abaton.store.overview import Head, Point, RunLine, codec_of, head, model_bytes, points, run_lines
-from abaton.store.pack import Pack
-from abaton.store.retention import Keep, Pruning, plan, prune
+from abaton.store.run_overview import Head, Point, RunLine, codec_of, head, model_bytes, points, run_lines
+from abaton.store.payload_file import Pack
+from abaton.store.model_retention import Keep, Pruning, plan, prune
 from abaton.store.slots import SlotFile
 from abaton.store.store import ModelRow, RunRow, Store, default_folder
-from abaton.store.telling import Activity, activity, is_about_people, tells_weights
+from abaton.store.run_visibility import Activity, activity, is_about_people, tells_weights
 from abaton.store.versions import mark_version
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import StoreError
-from abaton.files import replacing
+from abaton.atomic_files import replacing
 
 Vector = NDArray[np.float32]
 

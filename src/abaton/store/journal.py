@@ -14,8 +14,8 @@ from abaton.errors import StoreError
 from abaton.store import schema
 from abaton.store.blobs import Vector, digest_of, model_digest, writing
 from abaton.store.database import insert_all
-from abaton.store.pack import Pack
-from abaton.store.retention import Keep
+from abaton.store.payload_file import Pack
+from abaton.store.model_retention import Keep
 from abaton.store.store import ModelRow, Store
 
 Row = tuple[str, Mapping[str, Any]]

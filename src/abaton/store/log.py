@@ -10,7 +10,7 @@ import sqlalchemy as sql
 
 from abaton.store import schema
 from abaton.store.store import Store
-from abaton.store.telling import is_about_people
+from abaton.store.run_visibility import is_about_people
 
 _SHOWN = ("size", "group", "reason", "what", "name", "task")
 """What is shown of an event: never what evaluators counted, never a cohort."""

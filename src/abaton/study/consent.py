@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from abaton.documents.values import Part, Text
+from abaton.documents.fields import Part, Text
 
 
 class Statement(StrEnum):

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from abaton.documents.values import Part, Period, Term, Text, fault
+from abaton.documents.fields import Part, Period, Term, Text, fault
 
 What = Literal[
     "age",

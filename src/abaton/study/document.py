@@ -16,14 +16,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from abaton.canonical import digest
-from abaton.documents.values import Day, Part, Period, Span, Term, Text, days, fault, faults, without_empty
+from abaton.canonical_json import digest
+from abaton.documents.fields import Day, Part, Period, Span, Term, Text, days, fault, faults, without_empty
 from abaton.errors import SettingsError
-from abaton.records.deid.need import Deidentification, Mechanism, Need
-from abaton.records.features.plan import Features, Plan
+from abaton.deid.settings import Deidentification, Mechanism, Need
+from abaton.features.specification import Features, Plan
 from abaton.study.consent import WORDING, Consent, Statement, to_be_told
 from abaton.study.criteria import Eligibility
-from abaton.study.fitting import misfits
+from abaton.study.consistency import misfits
 from abaton.study.learning import Learning
 from abaton.study.persons import Persons
 from abaton.study.privacy import Privacy, Protection

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from abaton.documents.lines import Path
-from abaton.documents.values import Name, Part, Text, fault, faults
+from abaton.documents.line_numbers import KeyPath
+from abaton.documents.fields import Name, Part, Text, fault, faults
 from abaton.errors import SettingsError
-from abaton.naming import SettingError, read_line
+from abaton.specs import SettingError, read_line
 from abaton.study import networks
 from abaton.study.named import (
     CODEC,
@@ -33,10 +33,10 @@ from abaton.study.named import (
 
 if TYPE_CHECKING:
     from abaton.codecs import Pipeline
-    from abaton.control import Privacy
-    from abaton.control.messages import TrainSettings
+    from abaton.controller import Privacy
+    from abaton.controller.events import TrainSettings
     from abaton.control.rules import Rules
-    from abaton.learning import Model
+    from abaton.learners import Model
 
 Metric = Literal[
     "auroc",
@@ -63,7 +63,7 @@ _INTERVALS = 10
 _LEARNERS = 1_000  # how many sites there will be is not known yet; a round can name no more than these
 _STAGES = ("policy", "pacing", "weighting", "robust", "server", "privacy")
 _OF_TRAINING = frozenset(
-    {"numpy", "immutables", "abaton.codecs", "abaton.control", "abaton.learning", "abaton.vectors"}
+    {"numpy", "immutables", "abaton.codecs", "abaton.controller", "abaton.learners", "abaton.kernels"}
 )
 """Whoever reads a study without these, as in a browser, does not train: its parts were checked at the centre."""
 
@@ -108,7 +108,7 @@ class PolicyTable(Part):
         Raises:
             SettingsError: There is no such policy, or a setting does not belong to it.
         """
-        from abaton.control import POLICIES, Blend, Latest
+        from abaton.controller import POLICIES, Blend, Latest
 
         if self.name not in POLICIES:
             close = get_close_matches(self.name, POLICIES, n=1)
@@ -136,7 +136,7 @@ class PolicyTable(Part):
 
 def _paced(pacing: Any, given: dict[str, Any]) -> Any:
     """The pacing; with a budget of time, a synchronous one becomes semi-synchronous."""
-    from abaton.control import SemiSynchronous, Synchronous, Thresholds
+    from abaton.controller import SemiSynchronous, Synchronous, Thresholds
 
     if "thresholds" in given and pacing.adaptive is not None:
         pacing = replace(pacing, adaptive={"": Thresholds(**given.pop("thresholds"))})
@@ -147,8 +147,8 @@ def _paced(pacing: Any, given: dict[str, Any]) -> Any:
 
 def _weighed(part: Any, given: dict[str, Any], task: str) -> Any:
     """A part of the weighting; models of values are validated by how close they come, of times by their likelihood."""
-    from abaton.control.score import task_of
-    from abaton.control.weighting import ByValidation
+    from abaton.metrics.counts import task_of
+    from abaton.controller.weighting import ByValidation
 
     if not isinstance(part, ByValidation):
         return part
@@ -186,7 +186,7 @@ class Training(Part):
 
     def plain(self) -> TrainSettings:
         """The settings as a learner takes them."""
-        from abaton.control.messages import TrainSettings
+        from abaton.controller.events import TrainSettings
 
         return TrainSettings(**self.model_dump())
 
@@ -205,7 +205,7 @@ class Budget(Part):
 
     def plain(self) -> Privacy:
         """The budget as the controller's rules take it."""
-        from abaton.control import Privacy
+        from abaton.controller import Privacy
 
         return Privacy(self.epsilon, self.delta, self.noise, self.against)
 
@@ -302,7 +302,7 @@ class Learning(Part):
             raise faults(wrong)
         return self
 
-    def _impossible(self, *, load: bool) -> Iterator[tuple[Path, str, str]]:
+    def _impossible(self, *, load: bool) -> Iterator[tuple[KeyPath, str, str]]:
         """What cannot be, each with its place; a package's own parts are looked into only if they may be loaded."""
         checks: dict[str, Callable[[], object]] = {
             "network": partial(self._network, load=load),
@@ -334,7 +334,7 @@ class Learning(Part):
             yield ("intervals",), f"the task '{self.task}' has no intervals", "leave 'intervals' out"
         yield from self._on_personalising()
 
-    def _on_personalising(self) -> Iterator[tuple[Path, str, str]]:
+    def _on_personalising(self) -> Iterator[tuple[KeyPath, str, str]]:
         for i, way in enumerate(self.personalise):
             if way in self.personalise[:i]:
                 yield ("personalise", i), f"'{way}' stands twice", "remove it"
@@ -389,7 +389,7 @@ class Learning(Part):
 
     def _parsed(self, line: str) -> Pipeline:
         """The codec of a line, packages' own parts included."""
-        from abaton.codecs.spec import parse
+        from abaton.codecs.registry import parse
 
         return parse(
             line, {name: own(CODEC, name, self.parts, ours(CODEC)) for name in self._own_codecs(line)}
@@ -483,6 +483,6 @@ class Learning(Part):
         whole = networks.build(named, self.task, self.parts, features=features, classes=classes)
         if self.personal is None:
             return whole
-        from abaton.learning import Personal
+        from abaton.learners import Personal
 
         return Personal(whole, self.personal.patterns([tensor.name for tensor in whole.layout]))

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from abaton.documents.values import Part, fault
+from abaton.documents.fields import Part, fault
 from abaton.errors import SettingsError
-from abaton.installed import absent, registered, whose
-from abaton.naming import Value, find, make, read_part
+from abaton.plugins import absent, registered, whose
+from abaton.specs import Value, find, make, read_part
 
 CODEC, NETWORK, PACING = "codec", "network", "pacing"
 ROBUST, SERVER, WEIGHTING = "robust mixing", "server optimiser", "weighting"
@@ -84,24 +84,24 @@ def chosen(line: str) -> NamedPart:
 def ours(kind: str) -> Mapping[str, Callable[..., Any]]:
     """The parts of a kind that ship with Abaton, by their names."""
     if kind == CODEC:
-        from abaton.codecs.spec import CODECS, STEPS
+        from abaton.codecs.registry import CODECS, STEPS
 
         return {**STEPS, **CODECS}
-    from abaton import control
+    from abaton import controller
 
     known: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         PACING: {},  # ours are those of the policies
         ROBUST: {
-            "median": control.Median,
-            "trimmed": control.Trimmed,
-            "krum": control.Krum,
-            "norm_bound": control.NormBound,
+            "median": controller.Median,
+            "trimmed": controller.Trimmed,
+            "krum": controller.Krum,
+            "norm_bound": controller.NormBound,
         },
-        SERVER: {"plain": control.Plain, "momentum": control.Momentum, "adam": control.Adam},
+        SERVER: {"plain": controller.Plain, "momentum": controller.Momentum, "adam": controller.Adam},
         WEIGHTING: {
-            "examples": control.ByExamples,
-            "validation": control.ByValidation,
-            "staleness": control.ByStaleness,
+            "examples": controller.ByExamples,
+            "validation": controller.ByValidation,
+            "staleness": controller.ByStaleness,
         },
     }
     return known[kind]

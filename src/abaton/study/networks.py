@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from abaton.errors import SettingsError
-from abaton.installed import whose
-from abaton.naming import Value, make, read_part
-from abaton.parts import require
+from abaton.plugins import whose
+from abaton.specs import Value, make, read_part
+from abaton.protocols import require
 from abaton.study.named import NETWORK, own
 
 if TYPE_CHECKING:
-    from abaton.control.messages import TrainSettings
-    from abaton.learning import Model
+    from abaton.controller.events import TrainSettings
+    from abaton.learners import Model
 
 Task = Literal["classes", "value", "time"]
 
@@ -78,7 +78,7 @@ def check_network(made: Network, task: Task, training: TrainSettings) -> None:
     if made.kind in SKLEARN and task == "time":
         raise SettingsError(f"{made.kind} does not learn times", remedy="use logistic, or mlp(16)")
     if made.kind in SKLEARN:
-        from abaton.learning.sklearn_model import require_own_solver
+        from abaton.models.sklearn_model import require_own_solver
 
         require_own_solver(training)
         if made.kind != "MLPClassifier" and training.momentum:
@@ -108,8 +108,8 @@ def build(made: Network, task: Task, packages: Mapping[str, str], *, features: i
     Raises:
         SettingsError: It cannot be made.
     """
-    from abaton.learning import Model as Protocol
-    from abaton.learning import logistic, mlp, time_to_event
+    from abaton.learners import Model as Protocol
+    from abaton.learners import logistic, mlp, time_to_event
 
     if task == "time" and made.kind in TORCH:
         return time_to_event(features=features, intervals=classes, hidden=made.hidden)
@@ -134,7 +134,7 @@ def _estimator(made: Network, task: Task, *, features: int, classes: int) -> Mod
     """An estimator of scikit-learn, which learns at the rate that the study gives its learners."""
     from sklearn import linear_model, neural_network
 
-    from abaton.learning import SklearnModel
+    from abaton.learners import SklearnModel
 
     allowed = SKLEARN[made.kind]
     if strange := next((key for key in made.settings if key not in allowed), None):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from abaton.documents.values import Part, Text
+from abaton.documents.fields import Part, Text
 
 Origin = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$")]
 # Records come over lines that nobody reads along; plain ones lead to the same device alone, for trials.

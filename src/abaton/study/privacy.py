@@ -14,24 +14,24 @@ from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WrapValid
 from pydantic import ValidatorFunctionWrapHandler as Handler
 from pydantic_core import PydanticCustomError
 
-from abaton.documents.lines import Path
-from abaton.documents.values import Part
+from abaton.documents.line_numbers import KeyPath
+from abaton.documents.fields import Part
 from abaton.errors import SettingsError
-from abaton.records.anonymity import AnonymitySettings, settings_from, table_from
-from abaton.records.deid.need import Deidentification
-from abaton.records.deid.plan import Plan
+from abaton.anonymity import AnonymitySettings, settings_from, table_from
+from abaton.deid.settings import Deidentification
+from abaton.deid.rule_compiler import Plan
 
-_PLACE = re.compile(r"privacy\.anonymity((?:\.\w+|\[\d+\])*)")
+_ANONYMITY_KEY = re.compile(r"privacy\.anonymity((?:\.\w+|\[\d+\])*)")
 
 
 def _placed(error: SettingsError) -> PydanticCustomError:
     """Settings of other rooms complain in their own words; here they get a place in the document."""
-    match = _PLACE.match(error.where)
+    match = _ANONYMITY_KEY.match(error.where)
     within = [part.strip(".[]") for part in re.findall(r"\.\w+|\[\d+\]", match[1])] if match else []
     return _complaint(error, tuple(int(part) if part.isdigit() else part for part in within))
 
 
-def _complaint(error: SettingsError, path: Path) -> PydanticCustomError:
+def _complaint(error: SettingsError, path: KeyPath) -> PydanticCustomError:
     context = {"what": error.what, "remedy": error.remedy or "see docs/study-document.md", "path": path}
     return PydanticCustomError("document", "{what}", context)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abaton.documents.problems import DocumentError, Guide
-from abaton.study.short import SHORT_KEYS
+from abaton.study.shorthand import SHORT_KEYS
 
 STUDY_GUIDE = Guide("abaton study new", "docs/study-document.md", SHORT_KEYS)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from abaton.documents.lines import Path
+from abaton.documents.line_numbers import KeyPath
 from abaton.documents.problems import DocumentError, Problem, dotted, problems_of
 from abaton.documents.reading import LARGEST, read_document, text_of
-from abaton.documents.strictjson import parse
+from abaton.strict_json import parse
 from abaton.errors import SettingsError
-from abaton.study.bundle import read_bundle
+from abaton.study.fhir_bundle import read_bundle
 from abaton.study.document import Study
 from abaton.study.problems import STUDY_GUIDE, StudyError
 from abaton.study.toml import StudyReading, read_toml
@@ -67,7 +67,7 @@ def _from_json(text: str, file: str, beside: File | None, *, load: bool = False)
         raise StudyError([Problem(file, path, what, remedy) for path, what, remedy in report.complaints])
     origins = report.origins
 
-    def place(path: Path) -> tuple[str, int | None]:
+    def place(path: KeyPath) -> tuple[str, int | None]:
         for end in range(len(path), 0, -1):
             if path[:end] in origins:
                 return dotted((origins[path[:end]], *path[end:])), None

@@ -8,10 +8,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from abaton.documents.values import Day, End, Match, Part, Span, Start, Term, Text, before, fault
+from abaton.documents.fields import Day, End, Match, Part, Span, Start, Term, Text, before, fault
 from abaton.errors import SettingsError
-from abaton.records.deid.need import Code, CodeFilter, DateFilter, Function, Want
-from abaton.records.fhir.elements import children, resources, table
+from abaton.deid.settings import Code, CodeFilter, DateFilter, Function, Want
+from abaton.fhir.elements import children, resources, table
 from abaton.study.values import Frequency
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from abaton.documents.values import Match, Period, Term
-from abaton.records.features.plan import Features, Input, Label, Outcome, Source, Where
+from abaton.documents.fields import Match, Period, Term
+from abaton.features.specification import Features, Input, Label, Outcome, Source, Where
 from abaton.study.criteria import Criterion
 from abaton.study.document import Study
 from abaton.study.learning import Learning

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from abaton.documents.lines import Path
-from abaton.documents.values import Name, Part, Text, fault, faults, without_empty
+from abaton.documents.line_numbers import KeyPath
+from abaton.documents.fields import Name, Part, Text, fault, faults, without_empty
 from abaton.errors import SettingsError
-from abaton.records.views.definition import View
-from abaton.records.views.needs import elements
+from abaton.views.definition import View
+from abaton.views.required_elements import elements
 
 _STEP = re.compile(r"([A-Za-z]+)|\[(\d+)\]")
-_PLACE = re.compile(r"(?:select|where|constant)(?:\.[A-Za-z]+|\[\d+\])*")
+_VIEW_KEY = re.compile(r"(?:select|where|constant)(?:\.[A-Za-z]+|\[\d+\])*")
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
@@ -76,8 +76,8 @@ class ViewTable(Part):
         return elements(self.definition())
 
 
-def _path(where: str) -> Path:
-    match = _PLACE.match(where)
+def _path(where: str) -> KeyPath:
+    match = _VIEW_KEY.match(where)
     if match is None:
         return ()
     return tuple(int(number) if number else word for word, number in _STEP.findall(match[0]))

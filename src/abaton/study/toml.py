@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abaton.documents.lines import Path, line_numbers, nearest_line
+from abaton.documents.line_numbers import KeyPath, line_numbers, nearest_line
 from abaton.documents.problems import dotted
 from abaton.documents.toml import checked_table, json_of, told_in, toml_of, toml_table
 from abaton.study.document import Study
 from abaton.study.problems import STUDY_GUIDE, StudyError
-from abaton.study.short import ShortParts, expanded
+from abaton.study.shorthand import ShortParts, expanded
 from abaton.study.short.explaining import Derived, explained
 
 
@@ -33,9 +33,9 @@ def study_from_toml(text: str, file: str = "study.toml", *, load: bool = False) 
 
 def read_toml(text: str, file: str = "study.toml", *, load: bool = False) -> StudyReading:
     """Check the text of a ``study.toml`` and tell what was derived from its short parts."""
-    lines: dict[Path, int] = {}
+    lines: dict[KeyPath, int] = {}
 
-    def line(path: Path) -> int:
+    def line(path: KeyPath) -> int:
         lines.update(lines or line_numbers(text))
         return nearest_line(lines, path)
 
@@ -43,7 +43,7 @@ def read_toml(text: str, file: str = "study.toml", *, load: bool = False) -> Stu
     with told_in(file, ShortParts, STUDY_GUIDE, StudyError, lambda path: (dotted(path), line(path))):
         made = expanded(table, json_of)
 
-    def place(path: Path) -> tuple[str, int | None]:
+    def place(path: KeyPath) -> tuple[str, int | None]:
         written = made.origin(path)
         return dotted(written), line(written)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from abaton.documents.values import Day, Part, Text, fault
+from abaton.documents.fields import Day, Part, Text, fault
 
 
 class Frequency(Part):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.vectors.jit import kernel
+from abaton.kernels.jit import kernel
 
 Total = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.vectors.jit import kernel
+from abaton.kernels.jit import kernel
 
 Places = NDArray[np.uint32]
 Stretches = NDArray[np.int64]

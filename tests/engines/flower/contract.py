@@ -14,8 +14,8 @@ from tests.engines import test_engine_contract as contract
 
 from abaton.engines import Engine
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
-from abaton.engines.flower.desk import Desk, Place, place_of
-from abaton.learning import Learner
+from abaton.engines.flower.site_worker import Desk, Place, place_of
+from abaton.learners import Learner
 
 SITES = ("0", "1", "2")
 

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 
 from abaton.codecs import Key, parse
-from abaton.control import (
+from abaton.controller import (
     Asynchronous,
     ByValidation,
     CommunityModel,
@@ -26,9 +26,9 @@ from abaton.control import (
 from abaton.control.draw import round_key
 from abaton.engines import Driver, Replayed
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
-from abaton.engines.flower.centre import read_admitted
-from abaton.engines.flower.desk import Desk, place_of
-from abaton.learning import Examples, Learner, SklearnModel
+from abaton.engines.flower.server_processes import read_admitted
+from abaton.engines.flower.site_worker import Desk, place_of
+from abaton.learners import Examples, Learner, SklearnModel
 from abaton.store import Journal, Store
 
 SITES = ("a", "b", "c", "d")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from abaton.engines.flower import Lost, Parcel
-from abaton.engines.flower.desk import ROLES, role_of
+from abaton.engines.flower.site_worker import ROLES, role_of
 
 
 def through(parcel: Parcel) -> Parcel:

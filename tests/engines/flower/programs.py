@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abaton.engines.flower.centre import Address, Centre
-from abaton.engines.flower.certificates import issue
-from abaton.engines.flower.membership import Membership, SitePrograms
-from abaton.engines.flower.programs import free_port
+from abaton.engines.flower.server_processes import Address, Centre
+from abaton.engines.flower.tls import issue
+from abaton.engines.flower.site_processes import Membership, SitePrograms
+from abaton.engines.flower.supervisor import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 600.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from abaton.engines.flower.centre import Address, Centre, read_address, write_address
-from abaton.engines.flower.certificates import Certificates, issue, node_key
-from abaton.engines.flower.programs import free_port
+from abaton.engines.flower.server_processes import Address, Centre, read_address, write_address
+from abaton.engines.flower.tls import Certificates, issue, node_key
+from abaton.engines.flower.supervisor import free_port
 from abaton.errors import SettingsError
 
 

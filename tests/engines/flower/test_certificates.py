@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from abaton.engines.flower.certificates import Certificates, issue, node_key
+from abaton.engines.flower.tls import Certificates, issue, node_key
 from abaton.errors import SettingsError
 
 NOW = datetime.now(UTC)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.engines.flower.programs import until
 
-from abaton.engines.flower.membership import Membership, SitePrograms
-from abaton.engines.flower.programs import Keeper, Program, readable, surroundings
+from abaton.engines.flower.site_processes import Membership, SitePrograms
+from abaton.engines.flower.supervisor import Keeper, Program, readable, surroundings
 from abaton.errors import SettingsError
 
 CODE = """
 import os, sys
 from pathlib import Path
-from abaton.engines.flower.programs import close_files, readable
+from abaton.engines.flower.supervisor import close_files, readable
 mine, *others = map(Path, sys.argv[1:])
 print(close_files([mine]))
 print([path.name for path in readable(others)])

@@ -11,7 +11,7 @@ from tests.engines.flower.programs import running, until
 from tests.engines.test_engine_contract import *  # noqa: F403 - every test of the contract
 from tests.engines.test_engine_contract import Make
 
-from abaton.engines.flower.centre import open_post
+from abaton.engines.flower.server_processes import open_post
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 pytestmark = [pytest.mark.network, pytest.mark.slow]

@@ -10,12 +10,12 @@ import pytest
 from tests.engines.flower.federation import CANARY, CODEC, FEATURES, MODEL, check, open_learner
 from tests.engines.flower.loop import LoopPost, TwoDesks
 
-from abaton.control import Arrived, Failed, Joined, Left, Noted, Scored, Thresholds, Tick, TrainSettings
+from abaton.controller import Arrived, Failed, Joined, Left, Noted, Scored, Thresholds, Tick, TrainSettings
 from abaton.engines import EvaluateTask, TrainTask
 from abaton.engines.flower import FlowerEngine, Lost, Network, Parcel
-from abaton.engines.flower.desk import Desk, Place
+from abaton.engines.flower.site_worker import Desk, Place
 from abaton.errors import LayoutError
-from abaton.learning import Learner
+from abaton.learners import Learner
 
 SETTINGS = TrainSettings(epochs=1, batch_size=20)
 ZEROS = np.zeros(FEATURES + 1, np.float32)

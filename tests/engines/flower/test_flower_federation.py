@@ -12,13 +12,13 @@ import pytest
 from tests.engines.flower import federation as study
 from tests.engines.flower.programs import Federation, running, until
 
-from abaton.control import Arrived, Failed, Noted, from_row
-from abaton.control.community import CommunityModel
+from abaton.controller import Arrived, Failed, Noted, from_row
+from abaton.controller.aggregation import CommunityModel
 from abaton.engines import Driver, LocalEngine, Replayed, VirtualEngine
-from abaton.engines.flower.centre import Address, Centre
-from abaton.engines.flower.certificates import issue
-from abaton.engines.flower.membership import Membership, SitePrograms
-from abaton.engines.flower.programs import free_port
+from abaton.engines.flower.server_processes import Address, Centre
+from abaton.engines.flower.tls import issue
+from abaton.engines.flower.site_processes import Membership, SitePrograms
+from abaton.engines.flower.supervisor import free_port
 from abaton.errors import SettingsError
 from abaton.store import Journal, Store
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.engines.flower.programs import until
 
-from abaton.engines.flower.certificates import (
+from abaton.engines.flower.tls import (
     Callers,
     Certificates,
     Headers,
@@ -33,8 +33,8 @@ from abaton.engines.flower.certificates import (
     issue,
     node_key,
 )
-from abaton.engines.flower.gate import PASSED, Bounds, Gate, configure, dial
-from abaton.engines.flower.programs import Door, free_port
+from abaton.engines.flower.proxy import PASSED, Bounds, Gate, configure, dial
+from abaton.engines.flower.supervisor import Door, free_port
 
 SIGNED = {"flwr-public-key": "key", "flwr-signature": "signature", "flwr-timestamp": "now"}
 PUSH = "/v1/fleet/push-messages"
@@ -340,7 +340,7 @@ def test_the_program_passes_over_tls_on_both_sides_and_logs_nothing(own, tmp_pat
     file.write_text(json.dumps(told))
     key, public = node_key(tmp_path / "node")
     enter_key(Path(told["keys"]), 7, public.read_bytes())
-    command = [sys.executable, "-m", "abaton.engines.flower.gate", str(file)]
+    command = [sys.executable, "-m", "abaton.engines.flower.proxy", str(file)]
     log = tmp_path / "log"
     with log.open("wb") as out, listening(superlink(own, link)):
         program = subprocess.Popen(command, stdout=out, stderr=out)

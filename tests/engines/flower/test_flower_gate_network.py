@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from tests.engines.flower.programs import Federation, processes, running, until
 
 from abaton.engines.flower import Lost, Parcel
-from abaton.engines.flower.centre import Centre, open_post
-from abaton.engines.flower.certificates import node_key
-from abaton.engines.flower.gate import PASSED
-from abaton.engines.flower.programs import surroundings
+from abaton.engines.flower.server_processes import Centre, open_post
+from abaton.engines.flower.tls import node_key
+from abaton.engines.flower.proxy import PASSED
+from abaton.engines.flower.supervisor import surroundings
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -178,7 +178,7 @@ def test_a_killed_gate_is_started_again_and_the_nodes_go_on(federation):
 
 def gates(folder: Path) -> list[int]:
     """The processes that are this centre's gate."""
-    return processes("abaton.engines.flower.gate", str(folder))
+    return processes("abaton.engines.flower.proxy", str(folder))
 
 
 def test_an_admitted_node_cannot_write_to_others_in_the_controllers_name(federation):

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from tests.engines.flower.programs import until
 
-from abaton.engines.flower.link import HOLDS, Away, Turned
-from abaton.engines.flower.parcels import Parcel
+from abaton.engines.flower.superlink_client import HOLDS, Away, Turned
+from abaton.engines.flower.flower_messages import Parcel
 from abaton.engines.reasons import DIED
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 
-from abaton.engines.flower.membership import NodeSettings
-from abaton.engines.flower.node import Held, Node
-from abaton.engines.flower.wire import Head, posted
+from abaton.engines.flower.site_processes import NodeSettings
+from abaton.engines.flower.site_node import Held, Node
+from abaton.engines.flower.flower_protocol import Head, posted
 
 TRAIN, EVALUATE = Parcel("train", {"key": "t"}, {"model": b"abc"}), Parcel("evaluate", {"key": "e"})
 
@@ -166,7 +166,7 @@ def test_a_push_is_repeated_until_it_arrives_or_nobody_wants_it(site):
 
 
 def test_an_answer_that_the_superlink_breaks_over_does_not_hold_up_the_others(site, monkeypatch):
-    monkeypatch.setattr("abaton.engines.flower.node._BROKEN_TIMES", 2)
+    monkeypatch.setattr("abaton.engines.flower.site_node._BROKEN_TIMES", 2)
     site.fleet.fates += [Away("status 500", 500)] * 2
     site.fleet.give(EVALUATE)
     site.fleet.give(EVALUATE, 1)

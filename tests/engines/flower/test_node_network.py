@@ -14,8 +14,8 @@ import pytest
 from tests.engines.flower.programs import Federation, running, until
 
 from abaton.engines.flower import Lost, Parcel
-from abaton.engines.flower.centre import open_post, read_link
-from abaton.engines.flower.link import Line, LinkPost
+from abaton.engines.flower.server_processes import open_post, read_link
+from abaton.engines.flower.superlink_client import Line, LinkPost
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -119,7 +119,7 @@ def test_a_killed_superlink_loses_nothing(federation, post):
 
 def test_a_message_that_is_lost_on_its_way_to_the_node_is_noticed(federation, post):
     """The SuperLink gives a message out once: here to somebody who has the node's key, and then forgets it."""
-    from abaton.engines.flower.wire import Fleet, Signer, who
+    from abaton.engines.flower.flower_protocol import Fleet, Signer, who
 
     site = federation.sites["a"]
     (node,) = post.nodes()

@@ -12,11 +12,11 @@ import pytest
 from tests.engines.flower.programs import until
 from tests.engines.flower.test_certificates import NOW
 
-from abaton.engines.flower.certificates import issue
-from abaton.engines.flower.membership import Membership, SitePrograms
-from abaton.engines.flower.programs import PAUSE, Keeper, Program, surroundings
+from abaton.engines.flower.tls import issue
+from abaton.engines.flower.site_processes import Membership, SitePrograms
+from abaton.engines.flower.supervisor import PAUSE, Keeper, Program, surroundings
 from abaton.errors import SettingsError
-from abaton.federation.network.joining import Invitation, read_invitation
+from abaton.study_run.invitation import Invitation, read_invitation
 
 
 def program(folder: Path, code: str) -> Program:
@@ -82,7 +82,7 @@ def test_a_program_ends_with_the_one_that_started_it_however_that_ended(tmp_path
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from abaton.engines.flower.programs import Keeper, Program, ending_with_parent\n"
+        "from abaton.engines.flower.supervisor import Keeper, Program, ending_with_parent\n"
         "words = ending_with_parent([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"keeper = Keeper(Program('x', words, dict(os.environ), Path({str(tmp_path / 'log')!r})), print)\n"
         "keeper.start()\n"

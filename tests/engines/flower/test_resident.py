@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from abaton.engines.flower import Parcel
-from abaton.engines.flower.desk import ask, serve
+from abaton.engines.flower.site_worker import ask, serve
 from abaton.engines.reasons import DIED
 
 
@@ -57,7 +57,7 @@ def test_a_desk_that_is_not_there_is_waited_for_and_then_given_up(tmp_path):
 def test_a_desk_that_dies_while_it_works_is_told_at_once(tmp_path):
     code = (
         "import os, sys\n"
-        "from abaton.engines.flower.desk import serve\n"
+        "from abaton.engines.flower.site_worker import serve\n"
         "class Dies:\n"
         "    def answer(self, parcel): os._exit(1)\n"
         "serve(sys.argv[1], Dies())\n"
@@ -73,7 +73,7 @@ def test_the_program_opens_the_desk_that_its_settings_name(tmp_path):
     settings.write_text(
         json.dumps({"socket": socket, "desk": "tests.engines.flower.test_resident:open_echo"})
     )
-    words = [sys.executable, "-m", "abaton.engines.flower.desk", str(settings)]
+    words = [sys.executable, "-m", "abaton.engines.flower.site_worker", str(settings)]
     process = subprocess.Popen(words, cwd=Path(__file__).parents[3])
     try:
         assert ask(socket, Parcel("query", {"run": "x"}), patience=60).about == {"run": "x"}

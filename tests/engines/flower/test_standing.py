@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from abaton.engines.flower.membership import Membership, SitePrograms, SiteState, Standing
+from abaton.engines.flower.site_processes import Membership, SitePrograms, SiteState, Standing
 
 
 class Site:

@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from abaton.engines.flower.certificates import node_key
-from abaton.engines.flower.parcels import PIECE, Parcel
+from abaton.engines.flower.tls import node_key
+from abaton.engines.flower.flower_messages import PIECE, Parcel
 from abaton.errors import PayloadError
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 
 from flwr.proto import fleet_pb2, message_pb2, recorddict_pb2
 
-from abaton.engines.flower import wire
-from abaton.engines.flower.wire import Head, leaves_of, opened, posted
+from abaton.engines.flower import flower_protocol
+from abaton.engines.flower.flower_protocol import Head, leaves_of, opened, posted
 
 SOURCE = Path(__file__).parents[3] / "src" / "abaton"
-HEAD = Head(7, wire.CENTRE, 99, 1.8e9, 60.0)
+HEAD = Head(7, flower_protocol.CENTRE, 99, 1.8e9, 60.0)
 SMALL = Parcel("query", {"run": "r", "n": [1, 2.5, None]}, {"body": b"abc"})
 LARGE = Parcel("train", {"key": "ä"}, {"model": bytes(range(256)) * 12_000, "other": b"\0" * (PIECE + 1)})
 
 
-def read(made: wire.Posted) -> Parcel:
+def read(made: flower_protocol.Posted) -> Parcel:
     return opened(leaves_of(made.tree, made.tree.object_id), lambda name: made.objects[name])
 
 
@@ -80,7 +80,7 @@ def test_every_address_that_is_asked_is_served_with_the_messages_that_are_sent()
         asked[path] = "asked"
         return b""
 
-    fleet, runtime, control = wire.Fleet(call), wire.Runtime(call, 7), wire.Control(call)
+    fleet, runtime, control = flower_protocol.Fleet(call), flower_protocol.Runtime(call, 7), flower_protocol.Control(call)
     fleet.activate(b"key", 10.0), fleet.deactivate(1), fleet.beat(10.0), fleet.pull(), fleet.object(7, "x")
     fleet.confirm(HEAD), fleet.push(HEAD, SMALL), runtime.begin(), runtime.end(), runtime.beat()
     (
@@ -105,31 +105,31 @@ def test_our_headers_are_those_that_flower_checks(tmp_path):
     from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
     from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
-    from abaton.engines.flower import link, node, parcels
+    from abaton.engines.flower import superlink_client, site_node, flower_messages
 
     path, _ = node_key(tmp_path / "key")
-    signer = wire.Signer(path)
+    signer = flower_protocol.Signer(path)
     made = signer.headers()
     names = constant.FLEET_HTTP_PUBLIC_KEY_HEADER, constant.FLEET_HTTP_SIGNATURE_HEADER, "flwr-timestamp"
     assert set(made) == set(names)
     key = bytes_to_public_key(b64decode(made[names[0]]))
     assert verify_signature(key, made[names[2]].encode(), b64decode(made[names[1]]))
     theirs = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
-    assert wire.who("SuperNode") == dict(theirs)
-    assert constant.TASK_TOKEN_HEADER in Path(link.__file__).read_text()
-    assert PROTOBUF_MEDIA_TYPE in Path(link.__file__).read_text()
-    assert wire.CENTRE == SUPERLINK_NODE_ID
-    assert SubStatus.COMPLETED == wire._COMPLETED
+    assert flower_protocol.who("SuperNode") == dict(theirs)
+    assert constant.TASK_TOKEN_HEADER in Path(superlink_client.__file__).read_text()
+    assert PROTOBUF_MEDIA_TYPE in Path(superlink_client.__file__).read_text()
+    assert flower_protocol.CENTRE == SUPERLINK_NODE_ID
+    assert SubStatus.COMPLETED == flower_protocol._COMPLETED
     codes = ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE
-    assert codes == (parcels.UNAVAILABLE, parcels.REPLY_GONE, parcels.NODE_GONE)
-    assert node.INTERVAL >= HEARTBEAT_MIN_INTERVAL
+    assert codes == (flower_messages.UNAVAILABLE, flower_messages.REPLY_GONE, flower_messages.NODE_GONE)
+    assert site_node.INTERVAL >= HEARTBEAT_MIN_INTERVAL
 
 
 def test_the_app_of_a_run_holds_no_code():
     import io
     import zipfile
 
-    name, content = wire.empty_app()
+    name, content = flower_protocol.empty_app()
     assert hashlib.sha256(content).hexdigest() == name
     assert zipfile.ZipFile(io.BytesIO(content)).namelist() == ["pyproject.toml"]
 
@@ -173,7 +173,7 @@ TREES = {
     "a leaf twice": tree(A, tree(B, tree(C), tree(C))),
     "no digest": tree(A, tree(B, tree("../../etc/passwd"))),
     "a digest in capitals": tree(A, tree(B, tree(C.upper()))),
-    "too many": tree(A, tree(B, *(tree(name(i)) for i in range(10, 11 + wire.MOST_LEAVES)))),
+    "too many": tree(A, tree(B, *(tree(name(i)) for i in range(10, 11 + flower_protocol.MOST_LEAVES)))),
 }
 
 
@@ -184,7 +184,7 @@ def test_a_tree_of_another_form_is_refused_before_anything_is_fetched(which):
 
 
 def leaf(**items: str | bytes) -> bytes:
-    return wire._leaf(items)
+    return flower_protocol._leaf(items)
 
 
 GOOD = leaf(kind="query", about="{}")
@@ -201,7 +201,7 @@ OBJECTS = {
     "no plain values": leaf(kind="query", about="[1]"),
     "a piece without a place": leaf(kind="query", about="{}", model=b"x"),
     "a lacking piece": leaf(kind="query", about="{}", **{"model/1": b"x"}),
-    "too large": leaf(kind="query", about="{}", **{"model/0": b"x" * wire.LEAF}),
+    "too large": leaf(kind="query", about="{}", **{"model/0": b"x" * flower_protocol.LEAF}),
 }
 
 
@@ -215,7 +215,7 @@ def test_an_object_of_another_form_is_refused(which):
 
 def test_numbers_and_lists_in_a_record_are_refused():
     item = recorddict_pb2.ConfigRecord.Item(key="kind", value=recorddict_pb2.ConfigRecordValue(sint64=1))
-    data = wire._object("ConfigRecord", [], recorddict_pb2.ConfigRecord(items=[item]).SerializeToString())
+    data = flower_protocol._object("ConfigRecord", [], recorddict_pb2.ConfigRecord(items=[item]).SerializeToString())
     with pytest.raises(PayloadError):
         opened([hashlib.sha256(data).hexdigest()], lambda _: data)
 
@@ -260,10 +260,10 @@ try:
 except PayloadError:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
-    from abaton.engines.flower import node
+    from abaton.engines.flower import site_node
 
     done = subprocess.run(
-        [sys.executable, "-c", code, str(node.ANSWER)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(site_node.ANSWER)], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 400, "megabytes"
 
@@ -275,7 +275,7 @@ def test_a_tree_that_is_too_deep_is_refused():
     data = fleet_pb2.PullMessagesResponse(
         messages_list=[message_pb2.Message()], message_object_trees=[deep]
     ).SerializeToString()
-    head, found = wire.Fleet(lambda path, body: data).pull()
+    head, found = flower_protocol.Fleet(lambda path, body: data).pull()
     with pytest.raises(PayloadError):
         leaves_of(found, head.name)
     inner = b""
@@ -285,7 +285,7 @@ def test_a_tree_that_is_too_deep_is_refused():
         inner = b"\x12" + prefix + inner
     prefix = bytes([len(inner) & 127 | 128, len(inner) >> 7])
     with pytest.raises(PayloadError):
-        wire.Fleet(lambda path, body: b"\x1a" + prefix + inner).pull()
+        flower_protocol.Fleet(lambda path, body: b"\x1a" + prefix + inner).pull()
 
 
 def test_what_a_parcel_says_is_read_as_it_was():

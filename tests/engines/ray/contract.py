@@ -10,7 +10,7 @@ from typing import Any
 from tests.engines import test_engine_contract as contract
 
 from abaton.engines import Engine, RayEngine
-from abaton.learning import Learner
+from abaton.learners import Learner
 
 
 class There(contract.Odd):

@@ -13,7 +13,7 @@ from ray.cluster_utils import Cluster
 from tests.engines.ray import odd
 from tests.engines.ray.test_ray_engine import RULES, digests, drive, on_ray
 
-from abaton.control import Arrived, Failed, from_row
+from abaton.controller import Arrived, Failed, from_row
 from abaton.engines import VirtualEngine
 from abaton.engines.ray.cluster import ClusterError
 from abaton.store import Journal, Store

@@ -9,9 +9,9 @@ import pytest
 from tests.engines import compressed
 from tests.engines.compressed import RUNS, SIZE
 
-from abaton.control import Arrived, Scored
+from abaton.controller import Arrived, Scored
 from abaton.engines import RayEngine, VirtualEngine
-from abaton.learning import Learner
+from abaton.learners import Learner
 from abaton.store import Journal, Store
 
 pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")

@@ -12,7 +12,7 @@ import pytest
 from tests.engines.ray import odd
 
 from abaton.codecs import parse
-from abaton.control import (
+from abaton.controller import (
     POLICIES,
     Arrived,
     Asynchronous,
@@ -26,7 +26,7 @@ from abaton.control import (
 )
 from abaton.engines import Driver, EvaluateTask, LocalEngine, Replayed, VirtualEngine
 from abaton.errors import SettingsError
-from abaton.learning import Learner
+from abaton.learners import Learner
 from abaton.store import Journal, Store
 
 pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")

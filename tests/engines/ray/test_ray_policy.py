@@ -10,7 +10,7 @@ from tests.engines.test_site_policy import *  # noqa: F403 - every test of polic
 from tests.engines.test_site_policy import Make
 
 from abaton.engines import Engine, RayEngine
-from abaton.learning import Learner
+from abaton.learners import Learner
 
 pytest.importorskip("ray", reason="Ray is missing: install abaton[ray]")
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.usefixtures("cluster")]

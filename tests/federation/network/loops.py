@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.engines.flower.loop import LoopPost, TwoDesks
 
-from abaton.engines.flower.desk import Place
-from abaton.federation.network import Controller, StudyDesk, Submission, Wish
+from abaton.engines.flower.site_worker import Place
+from abaton.study_run import Controller, StudyDesk, Submission, Wish
 from abaton.site import load_site
 from abaton.store import RunRow, Store
 from abaton.study import Study

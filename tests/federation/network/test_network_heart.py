@@ -17,7 +17,7 @@ from tests.federation.network.commands import Federation
 from tests.federation.network.heart import SITES, found, secrets_of, write_hospitals
 from tests.federation.network.hosts import hosts
 
-from abaton.control import Arrived, Event, Joined, Noted, community_model, from_row
+from abaton.controller import Arrived, Event, Joined, Noted, community_model, from_row
 from abaton.engines import Driver, Replayed, VirtualEngine
 from abaton.federation import Reading, federate, read_sites
 from abaton.site import load_site
@@ -83,7 +83,7 @@ def lived(federation: Federation, study: Study, how: str) -> Life:
     net, folder = federation.net, federation.folder
     federation.until(lambda: federation.version() >= 1, "the first version")
     killed = time.time()
-    federation.kill("abaton.engines.flower.node", folder / "members" / "hungary")
+    federation.kill("abaton.engines.flower.site_node", folder / "members" / "hungary")
     standing = folder / "members" / "hungary" / "node" / "standing.json"
     federation.until(
         lambda: standing.stat().st_mtime > killed and '"admitted"' in standing.read_text(), "the node is back"
@@ -94,7 +94,7 @@ def lived(federation: Federation, study: Study, how: str) -> Life:
     federation.until(lambda: words in federation.said("centre"), words)
     federation.until(lambda: time.monotonic() > mended, "the cable")
     net.mend("switzerland")
-    federation.kill("abaton.engines.flower.centre", federation.store)
+    federation.kill("abaton.engines.flower.server_processes", federation.store)
     federation.until(lambda: "is resumed" in federation.said("centre"), "a new controller")
     before = federation.version()
     federation.until(lambda: federation.version() > before, "a version by the new controller")

@@ -15,15 +15,15 @@ from abaton.engines.flower import Parcel
 from abaton.errors import Refused
 from abaton.federation import StudyOptions, run_study
 from abaton.federation.federation import states_of
-from abaton.federation.learners import ConsentedLearner
-from abaton.federation.network import FIELDS, Wish
-from abaton.federation.network.desk import Folder
-from abaton.federation.network.messages import fields_of
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run import FIELDS, Wish
+from abaton.study_run.site_service import Folder
+from abaton.study_run.messages import fields_of
 from abaton.federation.personalising import kept_own, own_path
 from abaton.governance import Registry, metadata
-from abaton.learning import Reply, Request
+from abaton.learners import Reply, Request
 from abaton.site import load_site, open_site, subject_tag
-from abaton.site.opening import tags_key
+from abaton.site.factory import tags_key
 from abaton.store import Database, Journal, Store
 
 WISH = Wish(sites=4, seed=5, resamples=0, poll=0.0)

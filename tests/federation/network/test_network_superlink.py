@@ -13,8 +13,8 @@ from benchmarks._hosts import Hosts
 from tests.federation.network.commands import Federation
 from tests.federation.network.hosts import hosts
 
-from abaton.engines.flower.certificates import Certificates, issue
-from abaton.engines.flower.programs import surroundings
+from abaton.engines.flower.tls import Certificates, issue
+from abaton.engines.flower.supervisor import surroundings
 from abaton.federation import StudyOptions, run_study
 from abaton.store import Store
 

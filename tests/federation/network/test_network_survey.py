@@ -6,7 +6,7 @@ from tests.engines.flower.loop import LoopPost
 
 from abaton.engines.flower import Lost, Parcel
 from abaton.engines.reasons import DIED, LATE
-from abaton.federation.network.asking import Survey
+from abaton.study_run.site_client import Survey
 
 NODES = {1: "a", 3: "b"}
 

@@ -9,7 +9,7 @@ import pytest
 from tests.federation.network.loops import Loop
 from tests.federation.network.test_network_study import FEW, Cut
 
-from abaton.federation.signatures import signing_key
+from abaton.study_run.model_signatures import signing_key
 from abaton.site import load_site
 from abaton.store import Journal, Store
 from abaton.study import load_study

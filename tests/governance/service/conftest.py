@@ -12,7 +12,7 @@ from tests.governance.conftest import DOCUMENT, NOW, STUDY, WHEN, asking, drawin
 
 from abaton.governance import Audit, Inbox, Outbox, Registry, Ring, SenderRole, Senders, metadata
 from abaton.site import CentreClient, Web
-from abaton.site.patience import Clock, Patience
+from abaton.site.sources.fhir_server.retry import Clock, Patience
 from abaton.store import Database
 
 CONTENT = b'{"resourceType":"Patient","id":"PSEUDONYM"}\n'
@@ -21,8 +21,8 @@ CONTENT = b'{"resourceType":"Patient","id":"PSEUDONYM"}\n'
 @contextlib.contextmanager
 def served(centre, listen=None) -> Iterator[str]:
     """The address of a centre's service, which runs in a thread."""
-    from abaton.governance.service import make_app
-    from abaton.governance.service.serving import Listen, _Server, configure
+    from abaton.governance.intake import make_app
+    from abaton.governance.intake.server import Listen, _Server, configure
 
     ready: queue.Queue[str] = queue.Queue()
     server = _Server(configure(make_app(centre), listen or Listen(port=0), centre.limits), ready.put)
@@ -44,7 +44,7 @@ def inbox(registry, centre, site, tmp_path):
 @pytest.fixture
 def house(inbox):
     """Makes a centre with limits of its own; its clock stands still."""
-    from abaton.governance.service import Centre, Limits
+    from abaton.governance.intake import Centre, Limits
 
     def make(**limits):
         return Centre(inbox, Limits(**limits), now=lambda: NOW)

@@ -20,7 +20,7 @@ from tests.study.long_form import long_starter
 from abaton.cli import main
 from abaton.governance import Registry, Ring, SenderRole, Senders, metadata
 from abaton.governance.keys import lock, write_public, write_ring
-from abaton.governance.words import stamp
+from abaton.governance.identifiers import stamp
 from abaton.store import Database
 from abaton.study import load_study
 

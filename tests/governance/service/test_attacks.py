@@ -32,8 +32,8 @@ from abaton.governance import (
     verify,
 )
 from abaton.governance.senders import Asked, signed_headers
-from abaton.governance.service.centre import Room
-from abaton.governance.statements import write_order
+from abaton.governance.intake.intake_service import Room
+from abaton.governance.signed_statements import write_order
 from abaton.site import CentreAway
 
 pytestmark = pytest.mark.network
@@ -221,7 +221,7 @@ def test_consents_that_are_no_yes(client, inbox):
 
 
 def test_a_consent_that_expired_before_the_upload(inbox, site, centre, tmp_path):
-    from abaton.governance.service import Centre
+    from abaton.governance.intake import Centre
 
     with served(Centre(inbox, now=lambda: NOW + 60 * DAY)) as address:
         client = client_of(address, site, centre)
@@ -458,7 +458,7 @@ def test_more_than_can_wait_is_sent_away(house, inbox, client):
 
 def test_a_flood_of_strangers_does_not_fill_the_chain(inbox):
     """A hundred are told one by one; then one entry in ten minutes says how many there were, for ever."""
-    from abaton.governance.service import Centre, Limits
+    from abaton.governance.intake import Centre, Limits
 
     ticks = [0.0]
     centre = Centre(inbox, Limits(address_rate=1e6), now=lambda: NOW, tick=lambda: ticks[0])
@@ -480,9 +480,9 @@ def test_a_flood_of_strangers_does_not_fill_the_chain(inbox):
 
 
 def test_a_flood_of_a_known_sender_does_not_fill_the_chain_either(inbox, client, monkeypatch):
-    from abaton.governance.service import Centre, Limits, guard
+    from abaton.governance.intake import Centre, Limits, middleware
 
-    monkeypatch.setattr(guard, "_TOLD_OF_SENDERS", (1 / 60, 5))
+    monkeypatch.setattr(middleware, "_TOLD_OF_SENDERS", (1 / 60, 5))
     centre = Centre(inbox, Limits(), now=lambda: NOW, tick=lambda: 0.0)
     with served(centre) as address, httpx.Client() as line:
         for _ in range(12):

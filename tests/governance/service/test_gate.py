@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from abaton.errors import Refused, SettingsError
-from abaton.governance.service import Listen, make_app
-from abaton.governance.service.guard import STATUS, Rates, Refusal, Trouble
-from abaton.governance.words import RefusalCode
+from abaton.governance.intake import Listen, make_app
+from abaton.governance.intake.middleware import STATUS, Rates, Refusal, Trouble
+from abaton.governance.identifiers import RefusalCode
 
 
 def test_it_listens_to_the_network_only_over_tls(tmp_path):

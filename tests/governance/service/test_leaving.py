@@ -11,9 +11,9 @@ from tests.governance.service.conftest import client_of, served
 from tests.governance.service.hospital import IDS, NAMES, Place
 
 from abaton.governance import Ask, Denied, Inbox, Reason, RefusalCode, Registry, metadata
-from abaton.governance.statements import write_order
+from abaton.governance.signed_statements import write_order
 from abaton.site import subject_tag
-from abaton.site.patience import Clock
+from abaton.site.sources.fhir_server.retry import Clock
 from abaton.store import Database
 
 pytestmark = pytest.mark.network

@@ -15,12 +15,12 @@ from tests.governance.conftest import DOCUMENT, NOW, STUDY, WHEN, drawing
 from tests.governance.service.conftest import client_of, served
 
 from abaton.governance import Audit, Denied, Header, Inbox, Registry, Ring, make_consent, schema, seal
-from abaton.governance.consents import Ask
+from abaton.governance.consent import Ask
 from abaton.governance.keys import Kind, PrivateKey
-from abaton.governance.persons import ENROLLED, ENROLMENT, make_codes, person_name
-from abaton.governance.sealing import Compression
-from abaton.governance.statements import check, read_deleted, state, write_order
-from abaton.governance.words import letters, stamp
+from abaton.governance.citizen_enrolment import ENROLLED, ENROLMENT, make_codes, person_name
+from abaton.governance.sealed_envelope import Compression
+from abaton.governance.signed_statements import check, read_deleted, state, write_order
+from abaton.governance.identifiers import letters, stamp
 
 pytestmark = pytest.mark.network
 OWN, OWN_DOCUMENT, PAGE = "pressure-2026", "ef" * 32, "12" * 32
@@ -188,7 +188,7 @@ def test_a_flood_of_enrolments_from_one_address_is_slowed_down(inbox, persons):
 
 
 def test_a_person_has_less_room_than_a_site(inbox, persons, codes, centre):
-    from abaton.governance.service.centre import Room
+    from abaton.governance.intake.intake_service import Room
 
     ann = Someone("ann")
     persons.enrol(ann.enrolment(codes[0]), NOW)
@@ -213,7 +213,7 @@ def rows(database, table) -> list:
 
 
 def served_centre(inbox: Inbox, **limits):
-    from abaton.governance.service import Centre, Limits
+    from abaton.governance.intake import Centre, Limits
 
     return served(Centre(inbox, Limits(**limits), now=lambda: NOW))
 

@@ -32,7 +32,7 @@ from abaton.governance import (
     row_tag,
     verify,
 )
-from abaton.records.exporting import pseudonyms_for
+from abaton.records.export import pseudonyms_for
 from abaton.site import load_site, site_holdings, subject_tag
 from abaton.store import Database
 

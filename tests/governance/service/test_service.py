@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.governance.conftest import DOCUMENT, NOW, STUDY, asking, person, say
 from tests.governance.service.conftest import CONTENT, client_of, refusals, served
 
-from abaton.canonical import digest
+from abaton.canonical_json import digest
 from abaton.governance import Ask, Audit, Denied, RefusalCode, SenderRole, make_consent, verifier, verify
-from abaton.governance.elsewhere import read_confirmed
-from abaton.governance.service import Listen
-from abaton.governance.service.routes import make_api
-from abaton.governance.statements import read_deleted, write_order
+from abaton.governance.external_consent import read_confirmed
+from abaton.governance.intake import Listen
+from abaton.governance.intake.routes import make_api
+from abaton.governance.signed_statements import read_deleted, write_order
 from abaton.site import CentreAway
-from abaton.site.patience import Clock
+from abaton.site.sources.fhir_server.retry import Clock
 
 pytestmark = pytest.mark.network
 BOB = person("bob")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     Closeness,
@@ -19,10 +19,10 @@ from abaton.records.anonymity import (
     TableHierarchy,
     encode,
 )
-from abaton.records.anonymity.federated import Choice, Histogram, choose, merge, show, site_histogram
-from abaton.records.anonymity.lattice import optimum
-from abaton.records.anonymity.leaving import affordable, leaving
-from abaton.records.anonymity.measures import measure
+from abaton.anonymity.federated_recoding import Choice, Histogram, choose, merge, show, site_histogram
+from abaton.anonymity.lattice import optimum
+from abaton.disclosure.histograms import affordable, leaving
+from abaton.anonymity.risk_metrics import measure
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((10.0, 20.0))),

@@ -2,7 +2,7 @@ import polars as pl
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     QuasiIdentifier,
@@ -10,7 +10,7 @@ from abaton.records.anonymity import (
     TableHierarchy,
     examine,
 )
-from abaton.records.anonymity.files import scan, write
+from abaton.anonymity.table_files import scan, write
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((10.0,))),

@@ -3,17 +3,8 @@ import doctest
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity import (
-    BandHierarchy,
-    BinHierarchy,
-    DateHierarchy,
-    FileHierarchy,
-    FlatHierarchy,
-    PrefixHierarchy,
-    QuasiIdentifier,
-    TableHierarchy,
-    hierarchies,
-)
+from abaton.anonymity import BandHierarchy, BinHierarchy, DateHierarchy, FileHierarchy, FlatHierarchy, PrefixHierarchy, QuasiIdentifier, TableHierarchy
+from abaton.records.anonymity import hierarchies
 from abaton.records.anonymity.hierarchies import aliases, ladder
 
 

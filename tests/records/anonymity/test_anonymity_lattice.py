@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     Closeness,
@@ -20,9 +20,9 @@ from abaton.records.anonymity import (
     encode,
     examine,
 )
-from abaton.records.anonymity.lattice import optimum
-from abaton.records.anonymity.measures import measure
-from abaton.records.anonymity.releases import recoded, satisfied
+from abaton.anonymity.lattice import optimum
+from abaton.anonymity.risk_metrics import measure
+from abaton.anonymity.release import recoded, satisfied
 
 SHADES = {
     "colour": [("red", "warm", "*"), ("orange", "warm", "*"), ("blue", "cold", "*"), ("green", "cold", "*")],

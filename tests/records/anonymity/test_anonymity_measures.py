@@ -5,18 +5,9 @@ import polars as pl
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity import (
-    AnonymitySettings,
-    BinHierarchy,
-    Diversity,
-    QuasiIdentifier,
-    Sensitive,
-    examine,
-    measures,
-    outcome,
-    tables,
-)
-from abaton.records.anonymity.measures import risk
+from abaton.anonymity import AnonymitySettings, BinHierarchy, Diversity, QuasiIdentifier, Sensitive, examine, risk_metrics
+from abaton.records.anonymity import outcome, tables
+from abaton.anonymity.risk_metrics import risk
 
 AGE = (QuasiIdentifier("age", BinHierarchy((10.0,))),)
 
@@ -97,4 +88,4 @@ def test_age_and_sex_single_out_heart_patients(shared, name, unique):
 
 
 def test_examples_run():
-    assert not any(doctest.testmod(module).failed for module in (measures, outcome, tables))
+    assert not any(doctest.testmod(module).failed for module in (risk_metrics, outcome, tables))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.records.anonymity import Closeness, Diversity, Sensitive
-from abaton.records.anonymity.models import (
+from abaton.anonymity import Closeness, Diversity, Sensitive
+from abaton.anonymity.privacy_models import (
     class_counts,
     closeness_of,
     diversity_of,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     Closeness,
@@ -16,12 +16,12 @@ from abaton.records.anonymity import (
     TableHierarchy,
     encode,
     examine,
-    release,
+    make_release,
 )
-from abaton.records.anonymity.files import recoded_frame
+from abaton.anonymity.table_files import recoded_frame
 from abaton.records.anonymity.hierarchies import ladder
-from abaton.records.anonymity.mondrian import _Namer
-from abaton.records.anonymity.releases import satisfied
+from abaton.anonymity.mondrian import _Namer
+from abaton.anonymity.release import satisfied
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((10.0,))),
@@ -43,7 +43,7 @@ def test_every_box_is_safe_and_nobody_is_left_out(rows, k, diversity, closeness)
     )
     table = encode(pl.DataFrame(rows, schema=["age", "job", "s"], orient="row"), asked)
     try:
-        shown = release(table, asked)
+        shown = make_release(table, asked)
     except Refused:
         assert len(rows) < k or len({row[2] for row in rows}) < 2
         return
@@ -56,7 +56,7 @@ def test_every_box_is_safe_and_nobody_is_left_out(rows, k, diversity, closeness)
 
 def test_boxes_are_named_by_the_hierarchy_or_by_their_ends():
     frame = pl.DataFrame({"age": [20, 21, 33, 34, 33, 34], "job": ["a", "b", "c", "c", "c", "c"]})
-    shown = release(
+    shown = make_release(
         encode(frame, AnonymitySettings(QUASI, k=2, rows_are_people=True)),
         AnonymitySettings(QUASI, k=2, method="mondrian", rows_are_people=True),
     )
@@ -76,7 +76,7 @@ def test_too_few_people_are_refused():
     asked = AnonymitySettings(QUASI, k=5, method="mondrian", rows_are_people=True)
     table = encode(pl.DataFrame({"age": [1, 2], "job": ["a", "b"]}), asked)
     with pytest.raises(Refused, match="whole table"):
-        release(table, asked)
+        make_release(table, asked)
 
 
 @pytest.mark.parametrize(

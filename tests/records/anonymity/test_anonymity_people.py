@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
     Closeness,
@@ -23,12 +23,12 @@ from abaton.records.anonymity import (
     encode,
     examine,
 )
-from abaton.records.anonymity.federated import Choice, Histogram, choose, merge, show, site_histogram
-from abaton.records.anonymity.files import recoded_frame
-from abaton.records.anonymity.leaving import affordable, leaving
-from abaton.records.anonymity.measures import measure
+from abaton.anonymity.federated_recoding import Choice, Histogram, choose, merge, show, site_histogram
+from abaton.anonymity.table_files import recoded_frame
+from abaton.disclosure.histograms import affordable, leaving
+from abaton.anonymity.risk_metrics import measure
 from abaton.records.anonymity.people import people_of
-from abaton.records.anonymity.releases import as_is
+from abaton.anonymity.release import as_is
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((5.0, 10.0, 20.0, 40.0))),

@@ -4,19 +4,7 @@ import tomllib
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity import (
-    BandHierarchy,
-    Closeness,
-    DateHierarchy,
-    Diversity,
-    FileHierarchy,
-    FlatHierarchy,
-    PrefixHierarchy,
-    TableHierarchy,
-    document,
-    read_settings,
-    settings_from,
-)
+from abaton.anonymity import BandHierarchy, Closeness, DateHierarchy, Diversity, FileHierarchy, FlatHierarchy, PrefixHierarchy, TableHierarchy, settings_reader, read_settings, settings_from
 
 WHOLE = """
 [privacy.anonymity]
@@ -133,5 +121,5 @@ def test_a_study_without_the_table_says_so(tmp_path):
 
 
 def test_examples_run():
-    assert doctest.testmod(document).failed == 0
+    assert doctest.testmod(settings_reader).failed == 0
     assert tomllib.loads(WHOLE)

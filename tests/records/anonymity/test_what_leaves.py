@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BandHierarchy,
     BinHierarchy,
@@ -23,8 +23,8 @@ from abaton.records.anonymity import (
     TableHierarchy,
     encode,
 )
-from abaton.records.anonymity.federated import choose, show, site_histogram
-from abaton.records.anonymity.leaving import affordable, leaving
+from abaton.anonymity.federated_recoding import choose, show, site_histogram
+from abaton.disclosure.histograms import affordable, leaving
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((5.0, 10.0, 40.0))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from abaton.records import Deidentified
-from abaton.records.features import Input, Kind, Label, Outcome, Plan
+from abaton.features import Input, Kind, Label, Outcome, Plan
 
 LOINC = "http://loinc.org"
 SNOMED = "http://snomed.info/sct"

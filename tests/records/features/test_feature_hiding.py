@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.anonymity import (
+from abaton.anonymity import (
     AnonymitySettings,
     BandHierarchy,
     BinHierarchy,
     QuasiIdentifier,
     TableHierarchy,
 )
-from abaton.records.anonymity.federated import choose
-from abaton.records.features import Column, Table, hidden, histogram, pooled, scaled, statistics
-from abaton.records.features.hiding import middle
+from abaton.anonymity.federated_recoding import choose
+from abaton.features import Column, Table, hidden, histogram, pooled, scaled, statistics
+from abaton.features.anonymisation import middle
 
 COLUMNS = (
     Column("age", "age", measured=True, pooled=True),

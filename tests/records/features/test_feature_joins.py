@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.records.features import Join
+from abaton.features import Join
 from abaton.records.features.joins import at_one_moment, category, flag, number
 from abaton.records.features.moments import Moment, moment, within
 

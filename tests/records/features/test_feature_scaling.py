@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import Refused, SettingsError
-from abaton.records.features import Column, Table, pooled, scaled, statistics
+from abaton.features import Column, Table, pooled, scaled, statistics
 
 MEASURED = Column("a", "a", measured=True, pooled=True)
 SHARE = Column("s=x", "s", pooled=True)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 CODE = """
 from abaton.records import Consented, Deidentified, Record
-from abaton.records.features import Plan, Scaled, Table, featurise, scaled, statistics
+from abaton.features import Plan, Scaled, Table, featurise, scaled, statistics
 
 def ok(plan: Plan, records: list[Deidentified]) -> None:
     featurise(plan, records)

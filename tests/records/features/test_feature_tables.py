@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.records.making import HELD
 
-from abaton.documents.values import Match, Term
+from abaton.documents.fields import Match, Term
 from abaton.errors import Refused
 from abaton.records import Consented, Deidentified, Deidentifier, Need, Pseudonyms, Record, parse
-from abaton.records.features import (
+from abaton.features import (
     Category,
     FollowUp,
     IndexDate,
@@ -31,7 +31,7 @@ from abaton.records.features import (
     groups,
     masked,
 )
-from abaton.records.sources import documents, find
+from abaton.fhir.file_reader import documents, find
 
 NAN = float("nan")
 

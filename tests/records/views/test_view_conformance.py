@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.records.views import report
+from abaton.views import report
 
 
 @pytest.mark.shared

@@ -9,7 +9,7 @@ import polars
 import pytest
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.records.views import View, elements, frame, write
+from abaton.views import View, elements, frame, write
 
 COLUMN = {"name": "id", "path": "id", "type": "id"}
 NAMES = {

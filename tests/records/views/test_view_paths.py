@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from abaton.errors import AbatonError, SettingsError
 from abaton.records.views.boundaries import boundary
-from abaton.records.views.operators import OPERATORS, truth
-from abaton.records.views.paths import Scope, compile_path
-from abaton.records.views.syntax import Moment, read
+from abaton.fhirpath.operators import OPERATORS, truth
+from abaton.fhirpath.compiler import Scope, compile_path
+from abaton.fhirpath.parser import Moment, read
 
 PATIENT = {
     "resourceType": "Patient",

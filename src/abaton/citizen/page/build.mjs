@@ -17,11 +17,11 @@ const sources = join(here, "..", "..", "..");
 const [wheels, out, quick] = process.argv.slice(2);
 if (!wheels || !out) throw new Error("say where the wheels are and where the page goes: node build.mjs WHEELS OUT [--unpacked]");
 
-// The rooms that the page's Python is made of; `abaton.citizen.phone` needs no other.
+// The rooms that the page's Python is made of; `abaton.citizen.browser_api` needs no other.
 const ROOMS = [
-  "__init__.py", "canonical.py", "errors.py", "files.py", "installed.py", "naming.py", "parts.py", "documents",
-  "records", "study", "governance/__init__.py", "governance/consents.py", "governance/words.py",
-  "citizen/__init__.py", "citizen/cards.py", "citizen/phone.py", "citizen/picked.py", "citizen/preview.py", "citizen/told.py",
+  "__init__.py", "canonical_json.py", "errors.py", "atomic_files.py", "plugins.py", "specs.py", "protocols.py", "documents",
+  "records", "study", "governance/__init__.py", "governance/consent.py", "governance/identifiers.py",
+  "citizen/__init__.py", "citizen/cards.py", "citizen/browser_api.py", "citizen/picked.py", "citizen/preview.py", "citizen/study_facts.py",
 ];
 
 /** @param {string} place @returns {string[]} */

@@ -18,17 +18,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from abaton import __version__
-from abaton.control import Event
-from abaton.engines.answers import Check, Reader, header
+from abaton.controller import Event
+from abaton.engines.reply_validation import Check, Reader, header
 from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.ledger import Ledger, duty_of
-from abaton.engines.ray import work
+from abaton.engines.task_queue import Ledger, duty_of
+from abaton.engines.ray import ray_worker
 from abaton.engines.ray.cluster import ClusterError, connect, disconnect, processors
 from abaton.engines.ray.shelf import Shelf
 from abaton.engines.reasons import DIED, FAILED, LATE, OTHER_SOFTWARE
-from abaton.engines.site import SiteState, begin_anew
-from abaton.engines.worker import Worker, told
-from abaton.learning import Learner, Reply
+from abaton.engines.site_state import SiteState, begin_anew
+from abaton.engines.task_handler import Worker, told
+from abaton.learners import Learner, Reply
 
 _LOOK = 5.0  # seconds between looks at how large the cluster is
 
@@ -71,7 +71,7 @@ class RayEngine:
         self._ours = connect(address)
         import ray
 
-        self._ray, self._answer = ray, ray.remote(max_retries=0)(work.answer)
+        self._ray, self._answer = ray, ray.remote(max_retries=0)(ray_worker.answer)
         self._reader = Reader(keep, check)
         self._workers = {
             name: Worker(learner, None if states is None else SiteState(states, name))
@@ -170,7 +170,7 @@ class RayEngine:
         learner = self._workers[task.learner].learner
         asked: dict[str, Any] = {
             "key": task.key,
-            "learner": work.values_of(learner),
+            "learner": ray_worker.values_of(learner),
             "committed": self._committed,
         }
         if isinstance(task, EvaluateTask):
@@ -180,7 +180,7 @@ class RayEngine:
 
     def _opened_board(self) -> Any:
         if self._board is None:
-            self._board = self._ray.remote(num_cpus=0)(work.Board).remote()
+            self._board = self._ray.remote(num_cpus=0)(ray_worker.Board).remote()
             self._board.tell.remote(self._committed)
         return self._board
 
@@ -235,7 +235,7 @@ class RayEngine:
             self._ledger.lost(duty_of(sent.task), LATE)
 
 
-def _unpacked(sent: _Sent, answer: object) -> tuple[Reply, work.Arrays, int, str]:
+def _unpacked(sent: _Sent, answer: object) -> tuple[Reply, ray_worker.Arrays, int, str]:
     """A worker's answer, what its learner keeps from now on, the bytes of the model that it read, and what is wrong."""
     task = sent.task
     match answer:

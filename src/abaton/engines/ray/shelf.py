@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from abaton.engines.contract import Way
-from abaton.engines.ray.work import Arrays, Sent, pack
+from abaton.engines.ray.ray_worker import Arrays, Sent, pack
 from abaton.errors import SettingsError
-from abaton.learning import Learner
-from abaton.vectors import Vector
+from abaton.learners import Learner
+from abaton.kernels import Vector
 
 _MODELS = 32
 

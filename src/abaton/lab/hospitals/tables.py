@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from abaton.lab.hospitals.people import HOSPITALS, Person, people
-from abaton.learning import Examples
+from abaton.learners import Examples
 
 FEATURES = ("age", "female", "systolic", "cholesterol", "creatinine", "bmi", "smoker", "diabetes")
 CLASSES = ("well", "heart failure")

@@ -8,11 +8,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from abaton.records.anonymity.document import read_settings, settings_from, table_from
-from abaton.records.anonymity.files import recoded_frame
-from abaton.records.anonymity.measures import Measured
+from abaton.anonymity.settings_reader import read_settings, settings_from, table_from
+from abaton.anonymity.table_files import recoded_frame
+from abaton.anonymity.risk_metrics import Measured
 from abaton.records.anonymity.outcome import Outcome, examine
-from abaton.records.anonymity.settings import AnonymitySettings
+from abaton.anonymity.settings import AnonymitySettings
 from abaton.records.frames import taken
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from abaton.errors import SettingsError
-from abaton.records.anonymity.settings import (
+from abaton.anonymity.settings import (
     BandHierarchy,
     BinHierarchy,
     DateHierarchy,

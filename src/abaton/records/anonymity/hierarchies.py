@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
 from abaton.records.anonymity.generalisations import STAR, levels_of, rows_of
-from abaton.records.anonymity.settings import (
+from abaton.anonymity.settings import (
     BandHierarchy,
     BinHierarchy,
     FileHierarchy,
@@ -84,7 +84,7 @@ def ladder(
     Raises:
         SettingsError: Values are not in the hierarchy, or it is not a hierarchy.
 
-    >>> from abaton.records.anonymity import BinHierarchy
+    >>> from abaton.anonymity import BinHierarchy
     >>> ladder(QuasiIdentifier("age", BinHierarchy((10.0,))), ["7", "23", "21"]).labels
     (('7', '21', '23'), ('0-9', '20-29'), ('*',))
     """

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abaton.errors import Refused
-from abaton.records.anonymity.encoding import encode
-from abaton.records.anonymity.measures import Measured, levels, measure
-from abaton.records.anonymity.releases import Release, as_is, release
-from abaton.records.anonymity.settings import AnonymitySettings
+from abaton.anonymity.table_encoding import encode
+from abaton.anonymity.risk_metrics import Measured, levels, measure
+from abaton.anonymity.release import Release, as_is, make_release
+from abaton.anonymity.settings import AnonymitySettings
 from abaton.records.anonymity.tables import Table
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def examine(
         Both states in numbers; a table of which nothing may be shown comes back with the refusal.
 
     >>> import polars as pl
-    >>> from abaton.records.anonymity import BinHierarchy, QuasiIdentifier
+    >>> from abaton.anonymity import BinHierarchy, QuasiIdentifier
     >>> ages = pl.DataFrame({"age": [31, 33, 36, 38, 52, 57]})
     >>> quasi = (QuasiIdentifier("age", BinHierarchy((5.0, 10.0))),)
     >>> asked = AnonymitySettings(quasi, k=2, rows_are_people=True)
@@ -89,7 +89,7 @@ def examine(
     table = encode(frame, settings, folder=folder)
     before = measure(table, as_is(table), settings)
     try:
-        shown = release(table, settings)
+        shown = make_release(table, settings)
     except Refused as refusal:
         return Outcome(settings, table, before, refusal=refusal)
     return Outcome(settings, table, before, shown, measure(table, shown, settings))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from abaton.records.anonymity.hierarchies import Label, Ladder
 from abaton.records.anonymity.people import People
-from abaton.records.anonymity.settings import Sensitive
+from abaton.anonymity.settings import Sensitive
 
 Codes = NDArray[np.int32]
 Counts = NDArray[np.int64]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from abaton.records.deid.deidentifier import Deidentifier
-from abaton.records.deid.need import Need
-from abaton.records.deid.pseudonyms import Pseudonyms
-from abaton.records.stages import Record
+from abaton.deid.deidentifier import Deidentifier
+from abaton.deid.settings import Need
+from abaton.deid.pseudonyms import Pseudonyms
+from abaton.record_types import Record
 
 
 class Told(NamedTuple):

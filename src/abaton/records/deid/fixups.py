@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from abaton.records.deid.ages import hide_asked, hide_coded, hide_implied
+from abaton.deid.ages import hide_asked, hide_coded, hide_implied
 from abaton.records.deid.repair import EMPTY_NARRATIVE
 from abaton.records.deid.scope import Scope
 from abaton.records.fhir.vocabulary import ABSENT

@@ -28,7 +28,7 @@ class _Folding(dict[int, str]):
 
 @cache
 def _table() -> tuple[str, frozenset[str], str, _Folding]:
-    text = files("abaton.records.deid").joinpath("letters.txt").read_text(encoding="ascii")
+    text = files("abaton.deid").joinpath("text_folding.txt").read_text(encoding="ascii")
     version, invisible, parting, *groups = (line.partition(" ") for line in text.splitlines())
     folding = _Folding()
     for made, _, points in groups:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from abaton.records.deid.scope import Scope, masked
-from abaton.records.fhir.elements import Element, is_primitive, table
+from abaton.fhir.elements import Element, is_primitive, table
 from abaton.records.fhir.vocabulary import ABSENT
 
 EMPTY_NARRATIVE = {"status": "empty", "div": '<div xmlns="http://www.w3.org/1999/xhtml">masked</div>'}

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from abaton.records.fhir.elements import table
+from abaton.fhir.elements import table
 
 if TYPE_CHECKING:
-    from abaton.records.deid.pseudonyms import Pseudonyms
-    from abaton.records.deid.references import Document
+    from abaton.deid.pseudonyms import Pseudonyms
+    from abaton.deid.references import Document
 
 Handler = Callable[[Any, "Scope"], Any]
 """Takes an element's value and returns what stays of it; ``None`` drops it."""

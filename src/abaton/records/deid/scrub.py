@@ -18,7 +18,7 @@ from abaton.records.deid.letters import folded, placed, without_invisible, words
 from abaton.records.deid.scope import Handler, Node, Scope
 
 if TYPE_CHECKING:
-    from abaton.records.deid.methods import Settings
+    from abaton.deid.methods import Settings
 
 BLACK = "[…]"
 # On folded text: no capitals, and all digits are 0 to 9.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from abaton.records.features.findings import Reason, known_system
+from abaton.features.data_quality import Reason, known_system
 from abaton.records.features.joins import Dated
 from abaton.records.features.moments import Moment, moment
-from abaton.records.features.plan import Category, FollowUp, Meaning, Measured, Source, Where, means
+from abaton.features.specification import Category, FollowUp, Meaning, Measured, Source, Where, means
 from abaton.records.features.rows import Cells
 from abaton.records.fhir.conversion import convert
 from abaton.records.fhir.ucum import read_unit

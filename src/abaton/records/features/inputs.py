@@ -9,7 +9,7 @@ from math import floor
 from abaton.records.features import cells, joins
 from abaton.records.features.cells import Counts
 from abaton.records.features.moments import Moment, moment
-from abaton.records.features.plan import FollowUp, Input, Join, Kind, Plan, Source
+from abaton.features.specification import FollowUp, Input, Join, Kind, Plan, Source
 from abaton.records.features.rows import Cells, Rows
 from abaton.records.fhir.dates import whole_years
 

@@ -12,7 +12,7 @@ from math import fsum
 from typing import TypeVar
 
 from abaton.records.features.moments import Moment
-from abaton.records.features.plan import Join
+from abaton.features.specification import Join
 
 T = TypeVar("T")
 Dated = tuple[Moment | None, T]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from abaton.errors import AbatonError, Refused
-from abaton.records.features.plan import Plan
+from abaton.features.specification import Plan
 from abaton.records.fhir.bundles import opened
-from abaton.records.stages import Deidentified
-from abaton.records.views.definition import View
+from abaton.record_types import Deidentified
+from abaton.views.definition import View
 
 Cells = Mapping[str, Any]
 

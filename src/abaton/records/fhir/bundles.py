@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from abaton.records.stages import Deidentified, Json
+from abaton.record_types import Deidentified, Json
 
 _UUID = "urn:uuid:"
 

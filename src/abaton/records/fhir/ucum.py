@@ -212,7 +212,7 @@ def tidy(powers: dict[str, int]) -> Dimension:
 def _table() -> dict[str, tuple[bool, str, str]]:
     """Every unit: whether it takes prefixes, its size, and the unit of its size."""
     made = {}
-    for line in files("abaton.records.fhir").joinpath("units.txt").read_text(encoding="utf-8").splitlines():
+    for line in files("abaton.fhir").joinpath("units.txt").read_text(encoding="utf-8").splitlines():
         code, metric, size, unit = (*line.split(" "), "", "")[:4]
         made[code] = metric == "m", size, unit
     return made

@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from abaton.records.fhir.elements import resources, table
+from abaton.fhir.elements import resources, table
 from abaton.records.fhir.iso import is_country, is_currency, is_dicom, is_language, is_vaccine_maker
 from abaton.records.fhir.ucum import is_unit
 
@@ -198,7 +198,7 @@ def is_media_type(text: str) -> bool:
 
 @cache
 def _source() -> dict[str, Any]:
-    text = files("abaton.records.fhir").joinpath("vocabulary.json").read_text(encoding="utf-8")
+    text = files("abaton.fhir").joinpath("vocabulary.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 

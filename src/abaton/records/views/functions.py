@@ -7,7 +7,7 @@ from typing import Any
 
 from abaton.errors import AbatonError
 from abaton.records.fhir.references import SUBJECTS
-from abaton.records.views.operators import Items, same, truth
+from abaton.fhirpath.operators import Items, same, truth
 
 Function = Callable[..., Items]
 Inner = Callable[[Any], Items]

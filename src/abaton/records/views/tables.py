@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.files import replacing
-from abaton.records.views.definition import Column, View
+from abaton.atomic_files import replacing
+from abaton.views.definition import Column, View
 
 if TYPE_CHECKING:
     import polars

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from abaton.errors import SettingsError
 from abaton.records.fhir.bundles import opened
-from abaton.records.fhir.parsing import bounded, parse
-from abaton.records.sources import given
-from abaton.records.stages import Consented, Deidentified, Record
-from abaton.records.views.definition import View
-from abaton.records.views.needs import check_elements
+from abaton.fhir.json_format import bounded, parse
+from abaton.fhir.file_reader import given
+from abaton.record_types import Consented, Deidentified, Record
+from abaton.views.definition import View
+from abaton.views.required_elements import check_elements
 from abaton.records.views.tables import frame
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Any
 
 from abaton.errors import Refused
 from abaton.site.moments import from_iso, possible, told
-from abaton.site.omop.asking import Question
-from abaton.site.omop.concepts import Concepts
+from abaton.site.sources.omop.omop_queries import Question
+from abaton.site.sources.omop.concept_map import Concepts
 from abaton.site.omop.names import COMPARATORS, MEDICINES, SETTINGS, SEXES
-from abaton.site.resources import (
+from abaton.site.sources.fhir_builders import (
     Json,
     condition,
     device,
@@ -25,7 +25,7 @@ from abaton.site.resources import (
     procedure,
     quantity,
 )
-from abaton.site.sources import Faults
+from abaton.site.sources.base import Faults
 
 Row = tuple[Any, ...]
 Get = Callable[[Row, str], Any]

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from abaton.errors import Refused
-from abaton.records.deid.need import Need
-from abaton.records.stages import Record
-from abaton.site.omop.asking import Question, people_of, questions
-from abaton.site.omop.concepts import Concepts
-from abaton.site.omop.database import BATCH, OmopDatabase
+from abaton.deid.settings import Need
+from abaton.record_types import Record
+from abaton.site.sources.omop.omop_queries import Question, people_of, questions
+from abaton.site.sources.omop.concept_map import Concepts
+from abaton.site.sources.omop.omop_database import BATCH, OmopDatabase
 from abaton.site.omop.layout import KNOWN
 from abaton.site.omop.rows import UNMAPPED, Row, RowMaker, person
-from abaton.site.queries import read_for
-from abaton.site.resources import Json
-from abaton.site.sources import Faults
+from abaton.site.sources.queries import read_for
+from abaton.site.sources.fhir_builders import Json
+from abaton.site.sources.base import Faults
 from abaton.study.criteria import Eligibility
 
 STRAY = "a record is about somebody whose Patient is not here, or not one alone"

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from abaton.documents.problems import DocumentError, Guide
 from abaton.documents.reading import read_document, text_of
 from abaton.documents.toml import checked_toml
-from abaton.documents.values import Part, fault
+from abaton.documents.fields import Part, fault
 from abaton.records.fhir.systems import SHORT
 from abaton.records.fhir.ucum import read_unit
 from abaton.site.moments import zone_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.site.resources import Json, concept, quantity
-from abaton.site.tables.cells import NO, YES, CellError, number, plain
+from abaton.site.sources.fhir_builders import Json, concept, quantity
+from abaton.site.sources.tabular.cell_parser import NO, YES, CellError, number, plain
 from abaton.site.tables.mapping import Meaning, TableMapping
 
 Codings = tuple[tuple[str, str], ...]

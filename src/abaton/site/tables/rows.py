@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import tzinfo
 
 from abaton.site.moments import zone_of
-from abaton.site.resources import (
+from abaton.site.sources.fhir_builders import (
     Json,
     condition,
     encounter,
@@ -16,9 +16,9 @@ from abaton.site.resources import (
     procedure,
     quantity,
 )
-from abaton.site.sources import Faults
-from abaton.site.tables.cells import MISSING, SEXES, CellError, birth, moment, number, plain, unit_of
-from abaton.site.tables.files import TableFile
+from abaton.site.sources.base import Faults
+from abaton.site.sources.tabular.cell_parser import MISSING, SEXES, CellError, birth, moment, number, plain, unit_of
+from abaton.site.sources.tabular.table_reader import TableFile
 from abaton.site.tables.mapping import TYPES, Meaning, RowsPart, TableMapping, TablePart
 from abaton.site.tables.meanings import Codings, Compiled, Person, compiled
 

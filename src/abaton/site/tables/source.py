@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from abaton.errors import SettingsError
-from abaton.records.stages import Record
-from abaton.site.resources import patient
-from abaton.site.sources import Faults
-from abaton.site.tables.files import TableFile, tables_in
+from abaton.record_types import Record
+from abaton.site.sources.fhir_builders import patient
+from abaton.site.sources.base import Faults
+from abaton.site.sources.tabular.table_reader import TableFile, tables_in
 from abaton.site.tables.mapping import TableMapping, TablePart, fits
 from abaton.site.tables.meanings import Person
 from abaton.site.tables.rows import RowReader

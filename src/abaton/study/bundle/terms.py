@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from abaton.documents.values import Match, Period, Term
+from abaton.documents.fields import Match, Period, Term
 from abaton.study.bundle import urls
 from abaton.study.bundle.node import Node
 from abaton.study.values import Telecom

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any, NamedTuple
 
-from abaton.documents.values import Period
+from abaton.documents.fields import Period
 from abaton.study.eligibility.answers import NO, YES, Finding, unknown
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:T.*)?)?)?", re.S)

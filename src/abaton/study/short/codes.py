@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from abaton.documents.values import Part, Term, Text, fault, faults
+from abaton.documents.fields import Part, Term, Text, fault, faults
 from abaton.records.fhir.vocabulary import is_known
 
 SYSTEMS: Mapping[str, str] = {

@@ -36,7 +36,7 @@ class Common:
 @cache
 def common() -> tuple[Common, ...]:
     """The whole list."""
-    text = files("abaton.study.short").joinpath("common.toml").read_text(encoding="utf-8")
+    text = files("abaton.study.shorthand").joinpath("common.toml").read_text(encoding="utf-8")
     return tuple(
         Common(name, str(entry["label"]), section, {k: v for k, v in entry.items() if k != "label"})
         for section, entries in tomllib.loads(text).items()

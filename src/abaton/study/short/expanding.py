@@ -17,10 +17,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
-from abaton.documents.lines import Path
-from abaton.documents.values import fault
+from abaton.documents.line_numbers import KeyPath
+from abaton.documents.fields import fault
 from abaton.study.short.codes import SYSTEMS, spelled_out
-from abaton.study.short.document import SHORT_KEYS, ShortParts
+from abaton.study.shorthand.schema import SHORT_KEYS, ShortParts
 from abaton.study.short.features import Making
 from abaton.study.short.sections import completed
 from abaton.study.short.views import Use, joined, requirements, standard_views, trimmed
@@ -38,9 +38,9 @@ class Expanded:
     """
 
     table: dict[str, Any]
-    origins: dict[Path, Path] = field(default_factory=dict)
+    origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
-    def origin(self, path: Path) -> Path:
+    def origin(self, path: KeyPath) -> KeyPath:
         """The key that somebody wrote, for a key of the long form."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.origins:
@@ -167,7 +167,7 @@ def _check_dates(short: ShortParts) -> None:
             raise _refused(("outcome", name), "an event is counted from an index date", "add [index]")
 
 
-def _refused(key: Path, what: str, remedy: str) -> ValidationError:
+def _refused(key: KeyPath, what: str, remedy: str) -> ValidationError:
     """What is wrong between short parts, told like what is wrong within them."""
     told = InitErrorDetails(type=fault(what, remedy), loc=key, input=None)
     return ValidationError.from_exception_data("ShortParts", [told])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from abaton.documents.lines import Path
+from abaton.documents.line_numbers import KeyPath
 from abaton.documents.problems import dotted
 from abaton.study.short.expanding import Expanded
 from abaton.study.summary import input_words, label_words, requirement_words, source_words, view_words
@@ -24,10 +24,10 @@ class Derived:
     words: str
 
 
-def explained(study: Study, made: Expanded, line: Callable[[Path], int]) -> Iterator[Derived]:
+def explained(study: Study, made: Expanded, line: Callable[[KeyPath], int]) -> Iterator[Derived]:
     """Every derived part of a study: what each short line became, in the order of the long form."""
 
-    def told(path: Path, words: str) -> Iterator[Derived]:
+    def told(path: KeyPath, words: str) -> Iterator[Derived]:
         written = made.origins.get(path)
         if written is not None and written != path:
             yield Derived(line(written), dotted(written), words)
@@ -41,7 +41,7 @@ def explained(study: Study, made: Expanded, line: Callable[[Path], int]) -> Iter
         if features.index:
             yield from told(("features", "index"), f"index date: {source_words(features.index)}")
         for i, each in enumerate(features.inputs):
-            path: Path = ("features", "inputs", i)
+            path: KeyPath = ("features", "inputs", i)
             if made.origins.get(path, ("",))[0] != "features":  # a long input that only moved
                 yield from told(path, f"input {each.name}: {input_words(each)}")
         yield from told(("features", "label"), label_words(features.label))

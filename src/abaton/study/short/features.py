@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.documents.lines import Path
-from abaton.records.features.plan import Join, Kind
+from abaton.documents.line_numbers import KeyPath
+from abaton.features.specification import Join, Kind
 from abaton.study.short.codes import Codes, term
-from abaton.study.short.document import Rows, ShortFollowUp, ShortIndex, ShortInput, ShortOutcome
+from abaton.study.shorthand.schema import Rows, ShortFollowUp, ShortIndex, ShortInput, ShortOutcome
 from abaton.study.short.views import Terms, Use
 
 _WATCHED = "visits"  # whose records show that a person was still there, if the study says nothing else
@@ -30,9 +30,9 @@ class Making:
     systems: Mapping[str, str]
     dated: bool
     uses: dict[str, Use] = field(default_factory=dict)
-    origins: dict[Path, Path] = field(default_factory=dict)
+    origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
-    def input(self, name: str, short: ShortInput, at: Path, key: Path) -> dict[str, Any]:
+    def input(self, name: str, short: ShortInput, at: KeyPath, key: KeyPath) -> dict[str, Any]:
         """One input, as the long form has it."""
         if short.patient is not None:
             return self._of_patient(name, short, key)
@@ -56,13 +56,13 @@ class Making:
             made["when"] = "date"
         return self._used(view, {**made, **_rest(short)})
 
-    def index(self, short: ShortIndex, at: Path, key: Path) -> dict[str, Any]:
+    def index(self, short: ShortIndex, at: KeyPath, key: KeyPath) -> dict[str, Any]:
         """The index date."""
         view = short.found_in()
         made = {"view": view, "column": "date", "join": short.take}
         return self._used(view, {**made, **self._where(short, view, at, key)})
 
-    def label(self, name: str, short: ShortOutcome, at: Path, key: Path) -> dict[str, Any]:
+    def label(self, name: str, short: ShortOutcome, at: KeyPath, key: KeyPath) -> dict[str, Any]:
         """What is learned."""
         view = short.origin
         made: dict[str, Any] = {"name": name, "kind": _outcome(short), "view": view}
@@ -91,12 +91,12 @@ class Making:
             made["follow_up"] = self._watched(_WATCHED, at, key)
         return self._used(view, made)
 
-    def _watched(self, short: str | ShortFollowUp, at: Path, key: Path) -> dict[str, Any]:
+    def _watched(self, short: str | ShortFollowUp, at: KeyPath, key: KeyPath) -> dict[str, Any]:
         rows = ShortFollowUp(view=short) if isinstance(short, str) else short
         view = rows.found_in()
         return self._used(view, {"view": view, "when": "date", **self._where(rows, view, at, key)})
 
-    def _of_patient(self, name: str, short: ShortInput, key: Path) -> dict[str, Any]:
+    def _of_patient(self, name: str, short: ShortInput, key: KeyPath) -> dict[str, Any]:
         made: dict[str, Any] = {"name": name, "view": "patients"}
         if short.patient == "sex":
             made |= {"kind": "category", "column": "sex", "categories": _SEX}
@@ -107,7 +107,7 @@ class Making:
         return self._used("patients", {**made, **_rest(short)})
 
     def _where(
-        self, rows: Rows, view: str, at: Path, key: Path, answers: Terms | None = None
+        self, rows: Rows, view: str, at: KeyPath, key: KeyPath, answers: Terms | None = None
     ) -> dict[str, Any]:
         """The filter by codes; whose use of a view it is, is noted."""
         terms = rows.terms
@@ -126,11 +126,11 @@ class Making:
                 made.setdefault(name, []).extend(term(self.systems[system], text) for text in codes)
         return [{"name": name, "codes": codes} for name, codes in made.items()]
 
-    def _origins(self, at: Path, key: Path, buckets: list[dict[str, Any]], name: str) -> None:
+    def _origins(self, at: KeyPath, key: KeyPath, buckets: list[dict[str, Any]], name: str) -> None:
         for i in range(len(buckets)):
             self.origins[(*at, name, i)] = (*key, name)
 
-    def _use(self, view: str, key: Path) -> Use:
+    def _use(self, view: str, key: KeyPath) -> Use:
         return self.uses.setdefault(view, Use(key=key))
 
     def _used(self, view: str, made: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from abaton.documents.lines import Path
+from abaton.documents.line_numbers import KeyPath
 from abaton.study.consent import WORDING, Statement, to_be_told
 from abaton.study.short.codes import spelled_out
 
@@ -14,7 +14,7 @@ _SPONSOR = {"system": "http://terminology.hl7.org/CodeSystem/organization-type",
 _WAYS = ("email", "phone")
 _ADDRESS = ("city", "country")
 
-Origins = dict[Path, Path]
+Origins = dict[KeyPath, KeyPath]
 
 
 def completed(table: dict[str, Any], names: Mapping[str, str], origins: Origins) -> None:

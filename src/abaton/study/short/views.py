@@ -9,9 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from abaton.documents.lines import Path
+from abaton.documents.line_numbers import KeyPath
 from abaton.records.fhir.vocabulary import is_known
-from abaton.records.views.needs import elements
+from abaton.views.required_elements import elements
 
 _SUBJECT = ("subject", "patient")
 Terms = list[dict[str, str]]
@@ -20,7 +20,7 @@ Terms = list[dict[str, str]]
 @cache
 def standard_views() -> Mapping[str, Mapping[str, Any]]:
     """Every view that ships, by its name."""
-    text = files("abaton.study.short").joinpath("views.toml").read_text(encoding="utf-8")
+    text = files("abaton.study.shorthand").joinpath("views.toml").read_text(encoding="utf-8")
     return {view["name"]: view for view in tomllib.loads(text)["views"]}
 
 
@@ -37,7 +37,7 @@ class Use:
     whole: bool = False
     answers: Terms = field(default_factory=list)
     asked: Terms = field(default_factory=list)
-    key: Path = ("inputs",)
+    key: KeyPath = ("inputs",)
 
     def look_for(self, codes: Terms, answers: Terms) -> None:
         """Note what one part of the study looks for."""
@@ -88,9 +88,9 @@ def requirements(view: Mapping[str, Any], use: Use) -> Iterator[dict[str, Any]]:
             yield {**line, "elements": names, "codes": filters}
 
 
-def joined(lines: Iterable[tuple[dict[str, Any], Path]]) -> list[tuple[dict[str, Any], Path]]:
+def joined(lines: Iterable[tuple[dict[str, Any], KeyPath]]) -> list[tuple[dict[str, Any], KeyPath]]:
     """The same needs in fewer lines: those that ask for the same elements by one filter share its codes."""
-    made: list[tuple[dict[str, Any], Path]] = []
+    made: list[tuple[dict[str, Any], KeyPath]] = []
     for line, key in lines:
         rest = {key: value for key, value in line.items() if key != "codes"}
         rules = line.get("codes", [])

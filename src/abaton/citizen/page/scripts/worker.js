@@ -21,7 +21,7 @@ async function started() {
   python.unpackArchive(await packed, "zip", { extractDir: "/abaton" });
   progress("starting");
   python.runPython('import sys; sys.path.insert(0, "/abaton")');
-  const phone = python.pyimport("abaton.citizen.phone").Phone();
+  const phone = python.pyimport("abaton.citizen.browser_api").Phone();
   progress("ready");
   return phone;
 }

@@ -1,0 +1,113 @@
+"""The controller: events in, instructions out, no clock, socket, thread or file."""
+
+from abaton.control.adaptive import Thresholds
+from abaton.controller.asynchronous_scheduler import Asynchronous, Buffered
+from abaton.controller.aggregation import CommunityModel, community_model
+from abaton.controller.events import (
+    Arrived,
+    Cancel,
+    Commit,
+    Evaluate,
+    Event,
+    Failed,
+    Instruction,
+    Joined,
+    Left,
+    Noted,
+    Publish,
+    Retire,
+    Scored,
+    Stop,
+    Tick,
+    Train,
+    TrainSettings,
+    Wake,
+    from_row,
+    settings_from,
+    to_row,
+)
+from abaton.control.mixing import (
+    Adam,
+    Blend,
+    Krum,
+    Latest,
+    Median,
+    Momentum,
+    NormBound,
+    Optimiser,
+    Plain,
+    Robust,
+    Trimmed,
+)
+from abaton.controller.scheduler import Pacing, again, ask, ask_all, mix, rest, stop
+from abaton.control.policies import POLICIES, policy
+from abaton.controller.differential_privacy import SPENT, Privacy
+from abaton.control.rules import Rules
+from abaton.controller.model_cache import Shelf
+from abaton.controller.state import Answer, Contribution, State
+from abaton.controller.state_machine import step
+from abaton.controller.synchronous_scheduler import SemiSynchronous, Synchronous
+from abaton.controller.weighting import ByExamples, ByStaleness, ByValidation, Weighting
+
+__all__ = [
+    "POLICIES",
+    "SPENT",
+    "Adam",
+    "Answer",
+    "Arrived",
+    "Asynchronous",
+    "Blend",
+    "Buffered",
+    "ByExamples",
+    "ByStaleness",
+    "ByValidation",
+    "Cancel",
+    "Commit",
+    "CommunityModel",
+    "Contribution",
+    "Evaluate",
+    "Event",
+    "Failed",
+    "Instruction",
+    "Joined",
+    "Krum",
+    "Latest",
+    "Left",
+    "Median",
+    "Momentum",
+    "NormBound",
+    "Noted",
+    "Optimiser",
+    "Pacing",
+    "Plain",
+    "Privacy",
+    "Publish",
+    "Retire",
+    "Robust",
+    "Rules",
+    "Scored",
+    "SemiSynchronous",
+    "Shelf",
+    "State",
+    "Stop",
+    "Synchronous",
+    "Thresholds",
+    "Tick",
+    "Train",
+    "TrainSettings",
+    "Trimmed",
+    "Wake",
+    "Weighting",
+    "again",
+    "ask",
+    "ask_all",
+    "community_model",
+    "from_row",
+    "mix",
+    "policy",
+    "rest",
+    "settings_from",
+    "step",
+    "stop",
+    "to_row",
+]

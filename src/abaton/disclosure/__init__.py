@@ -1,0 +1,1 @@
+"""Rules for every aggregate that leaves a site."""

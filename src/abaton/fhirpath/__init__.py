@@ -1,0 +1,1 @@
+"""FHIRPath subset of SQL on FHIR."""

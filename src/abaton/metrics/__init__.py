@@ -1,0 +1,1 @@
+"""Performance metrics, computed from counts that add up over sites."""

@@ -1,0 +1,1 @@
+"""Model interface and implementations."""

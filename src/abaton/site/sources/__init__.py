@@ -1,0 +1,1 @@
+"""Record sources of a site."""

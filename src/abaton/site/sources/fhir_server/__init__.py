@@ -1,0 +1,1 @@
+"""FHIR server as a record source."""

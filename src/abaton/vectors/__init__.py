@@ -1,5 +1,0 @@
-"""A model as one flat vector, and the layout that names its parts."""
-
-from abaton.vectors.layout import Layout, Role, Tensor, Vector
-
-__all__ = ["Layout", "Role", "Tensor", "Vector"]
