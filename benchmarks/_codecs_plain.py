@@ -56,14 +56,14 @@ def _ratio(ours: Callable[[], object], plain: Callable[[], object]) -> float:
 
 
 def _measured() -> list[tuple[str, float]]:
-    from abaton.codecs.quicfl_tables import DEFAULT, codebooks, intervals_of
+    from abaton.codecs.quicfl import DEFAULT, codebooks, intervals_of
     from abaton.kernels import codebook_quantiser as wide
     from abaton.kernels import simd_fallback as plain
-    from abaton.kernels.walsh_hadamard import aligned, sign, transform
     from abaton.kernels.jit import kernel
-    from abaton.kernels.simd import put_word
     from abaton.kernels.rotation import keyed
+    from abaton.kernels.simd import put_word
     from abaton.kernels.topk import gathered
+    from abaton.kernels.walsh_hadamard import aligned, sign, transform
 
     @kernel
     def put_words(buffer: Any, step: int, words: Any) -> None:

@@ -13,11 +13,10 @@ import numpy as np
 
 from abaton.benchmark import Measure, at_least, at_most, within
 from abaton.codecs import Key, Sstc, Stc, parse
-from abaton.codecs.entries import write_context
-from abaton.codecs.maps import read_maps
-from abaton.codecs.sparse_codec import Parts, rest_bytes, split
-from abaton.codecs.sstc import pools_of
+from abaton.codecs.index_coding import write_context
 from abaton.codecs.payload_format import read
+from abaton.codecs.sparse_codec import Parts, rest_bytes, split
+from abaton.codecs.sstc import pools_of, read_maps
 from abaton.kernels import Layout, Role, Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -102,7 +101,7 @@ def _conv_context(codec: Sstc, payload: bytes, layout: Layout) -> int:
     """The bytes of a context list that holds the convolutions alone, and μ."""
     opened, parts = codec.open(payload, layout), split(layout)
     conv = Parts(tuple(w for w in parts.weights if w.tensor.role is Role.CONV), ())
-    from abaton.vectors.stretches import inside
+    from abaton.kernels.vector_ops import inside
 
     order = np.argsort(opened.places)
     told, negative = inside(opened.places[order], opened.values[order].view(np.uint32), conv.stretches())

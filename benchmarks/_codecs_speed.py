@@ -92,7 +92,7 @@ def _update() -> Vector:
 
 def _quicfl() -> list[Measure]:
     from abaton.codecs import QuicFL
-    from abaton.codecs.blocks import split
+    from abaton.codecs.rotated_domain import split
 
     measures = []
     update, layout = _update(), Layout([Tensor("weight", (SIZE,), Role.DENSE)])

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from abaton.atomic_files import replacing
 from abaton.codecs import Key, Pipeline, parse
 from abaton.controller import Event, Joined, Rules, Synchronous, TrainSettings, community_model
-from abaton.control.draw import round_key
 from abaton.engines import Driver
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.server_processes import read_admitted
 from abaton.engines.flower.site_worker import Desk, Place, place_of
-from abaton.atomic_files import replacing
 from abaton.learners import Examples, Learner, mlp
 from abaton.store import Journal, Store
+from abaton.training import round_key
 
 SITES = ("north", "south")
 PING = "ping"

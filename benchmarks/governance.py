@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from abaton.benchmark import Measure, at_least, at_most, best_seconds
+from abaton.deid.mapping_table import MappingRow
 from abaton.governance import (
     Action,
     Ask,
@@ -41,10 +42,9 @@ from abaton.governance import (
     verifier,
     verify,
 )
+from abaton.governance.identifiers import stamp, tag
 from abaton.governance.keys import lock, write_ring
 from abaton.governance.signed_statements import read_receipt
-from abaton.governance.identifiers import stamp, tag
-from abaton.deid.pseudonyms import MappingRow
 from abaton.site import CentreClient, Web
 from abaton.store import Database
 

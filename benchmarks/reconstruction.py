@@ -24,13 +24,11 @@ import numpy as np
 from abaton.benchmark import Measure, at_least, at_most
 from abaton.cli.output import note
 from abaton.codecs import Key
-from abaton.control.draw import round_key
 from abaton.engines import Profile, TrainTask
 from abaton.engines.task_handler import Worker
+from abaton.features import Column
 from abaton.federation import Making, read_sites
-from abaton.study_run.task_contract import Contract
-from abaton.study_run.preparation import Member, federate
-from abaton.study_run.coordinator import StudySite
+from abaton.kernels import Vector
 from abaton.lab.demo import NOW, demonstration
 from abaton.lab.reconstruction_attack import (
     Overheard,
@@ -45,10 +43,12 @@ from abaton.lab.reconstruction_attack import (
     with_difference,
 )
 from abaton.learners import AdmitsAll
-from abaton.features import Column
 from abaton.site import load_site
 from abaton.study import Study, load_study
-from abaton.kernels import Vector
+from abaton.study_run.coordinator import StudySite
+from abaton.study_run.preparation import Member, federate
+from abaton.study_run.task_contract import Contract
+from abaton.training import round_key
 
 SEED = 1
 LARGEST = 150  # rows that the search is worth its time for; beyond, there are fewer updates than rows anyway

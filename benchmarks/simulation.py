@@ -29,8 +29,8 @@ import numpy as np
 from abaton.benchmark import Measure, at_least
 from abaton.codecs import parse
 from abaton.controller import TrainSettings
-from abaton.control.draw import round_key
 from abaton.learners import Crew, Examples, Job, Learner, mlp, sstc_cnn
+from abaton.training import round_key
 
 PEERS = Path(__file__).parent / "peers"
 ROUNDS, PLAIN_ROUNDS, FLOWER_ROUNDS, REPEATS = 300, 40, 20, 3

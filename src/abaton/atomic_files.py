@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from abaton.errors import StoreError
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failure to write into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"cannot write: {error.strerror}",
+            where=str(folder),
+            remedy="free space, or choose a folder you may write to with --store or ABATON_STORE",
+        ) from error
+
 
 _BEGUN, _END = ".abaton-", ".begun"
 _ANYBODY = 0o666

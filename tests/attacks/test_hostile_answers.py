@@ -21,23 +21,23 @@ from tests.federation.network.loops import Loop
 
 from abaton.cli.output import table
 from abaton.codecs import Key
-from abaton.control.draw import round_key
 from abaton.engines.flower import Parcel
 from abaton.engines.flower.flower_engine import introduction
 from abaton.errors import AbatonError, PayloadError
-from abaton.study_run.interpretability import explanation_of
-from abaton.federation.judging import judge_counts
-from abaton.study_run import Wish
-from abaton.study_run.site_client import Preparation, Ready, explained, gained, judged
-from abaton.study_run.messages import body_of, sums_from, told_from
-from abaton.study_run.model_signatures import Signing
-from abaton.study_run.site_releases import check_scale
-from abaton.lab.demo import Demonstration, demonstration, opened
 from abaton.features import columns
+from abaton.kernels import Layout
+from abaton.lab.demo import Demonstration, demonstration, opened
 from abaton.report import run_page, run_report
 from abaton.store import Journal, RunRow, Store
 from abaton.study import load_study
-from abaton.kernels import Layout
+from abaton.study_run import Wish
+from abaton.study_run.evaluation import judge_counts
+from abaton.study_run.interpretability import explanation_of
+from abaton.study_run.messages import body_of, sums_from, told_from
+from abaton.study_run.model_signatures import Signing
+from abaton.study_run.site_client import Preparation, Ready, explained, gained, judged
+from abaton.study_run.site_releases import check_scale
+from abaton.training import round_key
 
 LIAR = "kos"
 HONEST = ["pergamon", "trikala"]

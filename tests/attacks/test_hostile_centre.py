@@ -11,17 +11,17 @@ from tests.attacks.conftest import Centre
 
 from abaton.codecs import Key, parse
 from abaton.controller import TrainSettings
-from abaton.control.draw import round_key
 from abaton.engines.flower.site_worker import run_folder
-from abaton.study_run.site_service import Folder
-from abaton.study_run.invitation import _choice
-from abaton.study_run.messages import body_of
-from abaton.study_run.site_run_state import Notes
 from abaton.governance import Registry, metadata
 from abaton.lab.reconstruction_attack import difference, matched, read_off
 from abaton.learners import Examples, Learner, logistic
 from abaton.site import Ledger, load_site, subject_tag
 from abaton.store import Database
+from abaton.study_run.invitation import _choice
+from abaton.study_run.messages import body_of
+from abaton.study_run.site_run_state import Notes
+from abaton.study_run.site_service import Folder
+from abaton.training import round_key
 
 REFUSED = "task was refused"
 

@@ -18,13 +18,13 @@ from tests.attacks.conftest import Centre
 from tests.engines.test_engine_contract import MODEL, SETTINGS, check, learners
 
 from abaton.controller import POLICIES, Arrived, Evaluate, Failed, Joined, Rules, Scored, State, Train, step
-from abaton.metrics import counts
 from abaton.engines import EvaluateTask, TrainTask
-from abaton.engines.reply_validation import Reader
+from abaton.engines.base import FAILED, REASONS
 from abaton.engines.flower import Parcel
-from abaton.engines.reasons import FAILED, REASONS
-from abaton.study_run.messages import FIELDS, fields_of, worded
+from abaton.engines.reply_validation import Reader
 from abaton.learners import Reply
+from abaton.metrics import counts
+from abaton.study_run.messages import FIELDS, fields_of, worded
 
 ZEROS = np.zeros(MODEL.layout.size, np.float32)
 TASKS = TrainTask("t", "site0", 0, ZEROS, SETTINGS), EvaluateTask("t", "site0", ZEROS)

@@ -10,10 +10,6 @@ import pytest
 
 from abaton.codecs import Key, parse
 from abaton.controller import TrainSettings
-from abaton.control.draw import round_key
-from abaton.study_run.task_contract import Contract
-from abaton.study_run.consented_learner import ConsentedLearner
-from abaton.lab.synthetic_hospitals import study_text
 from abaton.lab.reconstruction_attack import (
     Overheard,
     batches_of,
@@ -25,9 +21,13 @@ from abaton.lab.reconstruction_attack import (
     singling_out,
     with_difference,
 )
+from abaton.lab.synthetic_hospitals import study_text
 from abaton.learners import Examples, Learner, logistic
 from abaton.site import PolicyPart
 from abaton.study import study_from_toml
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run.task_contract import Contract
+from abaton.training import round_key
 
 COLUMNS, SEED = 6, 1
 FLAGS = np.arange(COLUMNS) >= 4

@@ -14,17 +14,17 @@ import pytest
 from tests.attacks.conftest import Centre
 
 from abaton.engines import TrainTask
+from abaton.engines.base import UNREADABLE_UPDATE
 from abaton.engines.reply_validation import Reader
-from abaton.engines.reasons import UNREADABLE_UPDATE
-from abaton.study_run.preparation import scale_of
-from abaton.study_run import site_service as network_desk
-from abaton.study_run.messages import sums_from
-from abaton.study_run.model_signatures import Signatories, key_place, learned_model, new_key, signing_key
 from abaton.governance.keys import PrivateKey
 from abaton.lab.demo import opened
 from abaton.learners import Reply, Signed
 from abaton.site import load_site
 from abaton.store import digest_of
+from abaton.study_run import site_service as network_desk
+from abaton.study_run.messages import sums_from
+from abaton.study_run.model_signatures import Signatories, key_place, learned_model, new_key, signing_key
+from abaton.study_run.preparation import scale_of
 
 REFUSED = "task was refused"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abaton.metrics.counts import micro_f1
-from abaton.federation import read_sites
 from abaton.disclosure.rounding import coarse_score
-from abaton.federation.judging import counted
-from abaton.study_run.preparation import deal, sums
+from abaton.federation import read_sites
 from abaton.lab.demo import NOW
+from abaton.metrics.counts import micro_f1
 from abaton.site import Ledger, load_site
+from abaton.study_run.evaluation import counted
+from abaton.study_run.preparation import deal, sums
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abaton.citizen.pages import Page
-from abaton.citizen.published import reached_by
+from abaton.citizen.page_files import Page, reached_by
 from abaton.citizen.page_server import beside_intake
 from abaton.governance import Inbox, Registry, Ring, metadata
 from abaton.governance.citizen_enrolment import make_codes
@@ -24,7 +23,7 @@ from abaton.governance.intake.server import _Server, configure
 from abaton.site.consent_gate import publish
 from abaton.store import Database
 from abaton.study import Study
-from abaton.study.persons import Persons
+from abaton.study.sections import Persons
 
 
 def free_port() -> int:

@@ -11,12 +11,12 @@ from datetime import date
 import pytest
 from tests.citizen.test_citizen_pages import SOURCES
 
-from abaton.citizen.picked import PickedError, Unusable, one_person, read_picked
 from abaton.citizen.preview import prepare
 from abaton.citizen.study_facts import told
+from abaton.citizen.uploads import PickedError, Unusable, one_person, read_picked
 from abaton.deid.pseudonyms import Pseudonyms
-from abaton.records.fhir.bundles import opened
-from abaton.study.persons import Hospital, Persons
+from abaton.fhir.bundles import opened
+from abaton.study.sections import Hospital, Persons
 
 ANN = {
     "resourceType": "Patient",
@@ -93,7 +93,7 @@ def test_a_card_that_is_none_is_told(text):
 def test_a_card_that_unpacks_without_end_is_not_unpacked(monkeypatch):
     bomb = card(raw=b"{" + b" " * 10_000_000)
     assert len(bomb) < 20_000
-    monkeypatch.setattr("abaton.citizen.picked.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("abaton.citizen.uploads.MOST_BYTES", 1_000_000)
     with pytest.raises(PickedError, match="not-json"):
         read_picked(bomb.encode())
 

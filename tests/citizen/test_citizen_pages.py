@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import abaton.citizen
-from abaton.citizen.pages import POLICY, Page, fingerprint, write_page
+from abaton.citizen.page_files import POLICY, Page, fingerprint, write_page
 from abaton.citizen.page_server import beside_intake
 from abaton.errors import Refused, SettingsError
 
@@ -160,7 +160,7 @@ def shape(text):
 
 
 def test_the_page_has_words_for_every_problem_a_file_can_have():
-    from abaton.citizen.picked import Unusable
+    from abaton.citizen.uploads import Unusable
 
     english = json.loads((SOURCES / "texts" / "en.json").read_text("utf-8"))
     assert set(english["files"]) == {code.value for code in Unusable}

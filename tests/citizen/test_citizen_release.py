@@ -11,13 +11,13 @@ import pytest
 from tests.citizen.test_citizen_pages import HOSPITAL, page
 from typer.testing import CliRunner
 
-from abaton.citizen.pages import BASE, RELEASE, Page, write_page
+from abaton.citizen.page_files import BASE, RELEASE, Page, write_page
 from abaton.citizen.page_release import check_page, read_release, write_release
 from abaton.cli.app import app
 from abaton.errors import Refused, SettingsError
 from abaton.governance import Ring
-from abaton.governance.keys import lock, verifier, write_public, write_ring
 from abaton.governance.identifiers import Denied
+from abaton.governance.keys import lock, verifier, write_public, write_ring
 
 __all__ = ["page"]
 NOW = datetime(2026, 11, 17, tzinfo=UTC)

@@ -11,9 +11,9 @@ import pytest
 from tests.citizen.conftest import HERE, served_form
 
 from abaton.citizen.browser_api import Phone
-from abaton.citizen.picked import PickedError, Unusable, read_picked
 from abaton.citizen.preview import Fate, prepare
 from abaton.citizen.study_facts import told
+from abaton.citizen.uploads import PickedError, Unusable, read_picked
 from abaton.errors import Refused
 from abaton.records import Need, Pseudonyms, opened
 from abaton.study import StudyError, study_from_toml
@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_used_has_a_code_and_changes_nothing(phone, raw, c
 
 
 def test_a_file_that_is_too_large_is_not_looked_into(monkeypatch):
-    monkeypatch.setattr("abaton.citizen.picked.MOST_BYTES", 10)
+    monkeypatch.setattr("abaton.citizen.uploads.MOST_BYTES", 10)
     with pytest.raises(PickedError, match="too-large"):
         read_picked(lines(ANN))
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from abaton.cli import main
+from abaton.deid.mapping_table import MappingRow
 from abaton.governance import Audit, Entry, Registry, Vault, metadata
+from abaton.governance.identifiers import tag
 from abaton.governance.keys import read_public
 from abaton.governance.withdrawal import Cascade, CascadeStep, Waiting
-from abaton.governance.identifiers import tag
-from abaton.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
 NOW = datetime.now(UTC)

@@ -19,9 +19,8 @@ import pytest
 from rich.console import Console
 from tests.lab import four
 
-from abaton.cli.course import Course, plain_line, sparkline, states_of
-from abaton.cli.live import watching
-from abaton.cli.screen import View
+from abaton.cli.progress import Course, plain_line, sparkline, states_of
+from abaton.cli.progress_view import View, watching
 from abaton.controller import Arrived, Failed, Joined, State
 from abaton.controller.state import Assignment, Member
 

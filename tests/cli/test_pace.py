@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from abaton.cli.pace import Pace, about
+from abaton.cli.progress import Pace, about
 
 
 def told(arrivals: list[float], rounds: int) -> list[tuple[float, float | None, float]]:

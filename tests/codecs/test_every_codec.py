@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from lines import LAYOUTS, LINES, MIXED, updates
 
-from abaton.codecs import Key, parse, rotated
-from abaton.codecs.registry import CODECS
+from abaton.codecs import Key, parse, rotated_domain
 from abaton.codecs.payload_format import read
+from abaton.codecs.registry import CODECS
 from abaton.errors import LayoutError, PayloadError, SettingsError
 
 ROUND = b"round one"
@@ -145,8 +145,8 @@ def test_chains_are_as_safe_as_their_codec(line: str):
 def test_learners_that_rotate_alike_are_added_before_rotating_back(name: str, monkeypatch):
     codec, layout, inverses = parse(f"{name}(bits=2)"), LAYOUTS["odd"], []
     total = codec.accumulator(layout, ROUND)
-    original = rotated.decoded
-    monkeypatch.setattr(rotated, "decoded", lambda *a, **k: inverses.append(1) or original(*a, **k))
+    original = rotated_domain.decoded
+    monkeypatch.setattr(rotated_domain, "decoded", lambda *a, **k: inverses.append(1) or original(*a, **k))
     for i in range(5):
         key = Key(ROUND, f"learner {i}")
         total.add(codec.encode(updates(layout)["normal"], layout, key, {})[0], 1.0, key.learner)

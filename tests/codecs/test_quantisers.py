@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abaton.codecs import Key, parse, payload_format
-from abaton.codecs.blocks import split
+from abaton.codecs.rotated_domain import split
 from abaton.errors import LayoutError, PayloadError, SettingsError
 from abaton.kernels import Layout, Role, Tensor
 

@@ -5,9 +5,9 @@ import pytest
 from scipy.optimize import linprog
 from scipy.special import ndtr, ndtri
 
-from abaton.codecs import ecdq_tables
+from abaton.codecs import ecdq
+from abaton.codecs.quicfl import DEFAULT, codebooks, table
 from abaton.codecs.quicfl_solver import OUTLIERS, THRESHOLD, error, solve, staircase
-from abaton.codecs.quicfl_tables import DEFAULT, codebooks, table
 
 PUBLISHED = {1: 1.4654, 2: 0.21355, 3: 0.042638, 4: 0.009513}
 SETTINGS = [(bits, shared) for bits, most in DEFAULT.items() for shared in range(most + 1)]
@@ -88,17 +88,17 @@ def test_the_published_linear_program_has_the_same_optimum(bits):
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 def test_solving_ecdq_again_gives_the_shipped_model(bits):
-    shipped, (step, counts) = ecdq_tables.model(bits), ecdq_tables.solve(bits)
+    shipped, (step, counts) = ecdq.model(bits), ecdq.solve(bits)
     assert step == pytest.approx(shipped.step, abs=1e-6)
     np.testing.assert_allclose(counts, shipped.cumulative, atol=1)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 def test_shipped_frequencies_are_sound(bits):
-    model = ecdq_tables.model(bits)
+    model = ecdq.model(bits)
     frequencies = model.cumulative[model.strata :] - model.cumulative[: -model.strata]
     assert frequencies.min() >= 1
     assert (model.cumulative[: model.strata] == 0).all()
-    assert (model.cumulative[-model.strata :] == ecdq_tables.TOTAL).all()
+    assert (model.cumulative[-model.strata :] == ecdq.TOTAL).all()
     assert (np.diff(model.cumulative) >= 0).all()
-    assert ecdq_tables.rate(model.step, model.strata, model.cumulative.astype(np.int64)) < bits + 0.002
+    assert ecdq.rate(model.step, model.strata, model.cumulative.astype(np.int64)) < bits + 0.002

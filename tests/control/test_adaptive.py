@@ -1,7 +1,7 @@
 import pytest
 
 from abaton.controller import Thresholds
-from abaton.control.adaptive import sends, staleness_limit
+from abaton.training import sends, staleness_limit
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ from abaton.controller import (
     community_model,
     step,
 )
-from abaton.control.draw import round_key
 from abaton.errors import SettingsError
 from abaton.kernels import Layout, Role, Tensor
+from abaton.training import round_key
 
 LAYOUT = Layout([Tensor("weight", (8,), Role.DENSE)])
 

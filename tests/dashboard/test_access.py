@@ -291,8 +291,8 @@ def test_behind_a_proxy_that_ends_tls_the_cookie_travels_over_tls_alone(store, t
 
 
 def test_an_address_asks_so_often_and_no_more(store):
+    from abaton.dashboard.access import Sessions
     from abaton.dashboard.middleware import Gate
-    from abaton.dashboard.sessions import Sessions
 
     pages = make_dashboard(Dashboard(store))
     client = Client(Gate(pages.app, None, Sessions(lambda: 0.0), tick=lambda: 0.0), "http://localhost:8730")

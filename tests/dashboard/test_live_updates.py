@@ -11,7 +11,7 @@ from tests.dashboard.told import served, tell
 
 from abaton.dashboard import Dashboard
 from abaton.dashboard.response_cache import Cache
-from abaton.dashboard.live import Live
+from abaton.dashboard.state import Live
 from abaton.store import Journal, ModelRow
 
 
@@ -55,7 +55,7 @@ def test_viewers_hear_what_happens_and_that_it_has_ended(store):
 def test_one_look_serves_everybody(store, monkeypatch):
     tell(store, "r", status="running")
     looks = []
-    from abaton.dashboard import live as module
+    from abaton.dashboard import state as module
 
     real = module.head
     monkeypatch.setattr(module, "head", lambda *given: looks.append(1) or real(*given))

@@ -23,10 +23,10 @@ from abaton.controller import (
     community_model,
     from_row,
 )
-from abaton.control.draw import round_key
 from abaton.engines import Driver, Engine, Outcome
 from abaton.learners import Examples, Learner, Update, logistic
 from abaton.store import Journal, model_digest
+from abaton.training import round_key
 
 MODEL = logistic(features=400)
 SIZE = 4 * MODEL.layout.size

@@ -36,7 +36,6 @@ from abaton.controller import (
     community_model,
     from_row,
 )
-from abaton.control.draw import round_key
 from abaton.engines import (
     Driver,
     Engine,
@@ -52,6 +51,7 @@ from abaton.engines.flower.site_worker import Desk, Place
 from abaton.errors import LayoutError, Refused
 from abaton.learners import Examples, Learner, SklearnModel, Update
 from abaton.store import Journal, Store
+from abaton.training import round_key
 
 CODEC = parse("raw")
 MODEL = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=4, classes=2)

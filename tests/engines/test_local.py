@@ -27,11 +27,11 @@ from abaton.controller import (
     community_model,
     from_row,
 )
-from abaton.control.draw import round_key
 from abaton.engines import Driver, EvaluateTask, LocalEngine, Replayed, TrainTask, VirtualEngine
 from abaton.errors import SettingsError
 from abaton.learners import Examples, Learner, Personal, SklearnModel, Update
 from abaton.store import Journal, Store
+from abaton.training import round_key
 
 SETTINGS = TrainSettings(epochs=2, batch_size=10)
 CODEC = parse("raw")

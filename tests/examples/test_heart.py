@@ -13,12 +13,12 @@ import pytest
 from fhir.resources.R4B import get_fhir_model_class
 from tests.records.making import HELD
 
-from abaton.records import Consented, Deidentifier, Pseudonyms, Record, Rule, problems
 from abaton.anonymity.federated_recoding import choose
 from abaton.deid.settings import Need
 from abaton.features import Reason, featurise, hidden, histogram, pooled, scaled, statistics
-from abaton.site.tables.mapping import load_mapping
-from abaton.site.tables.source import TableSource
+from abaton.records import Consented, Deidentifier, Pseudonyms, Record, Rule, problems
+from abaton.site.sources.tabular.mapping import load_mapping
+from abaton.site.sources.tabular.tabular_source import TableSource
 from abaton.study import load_study, notes_on
 
 HERE = Path(__file__).parents[2] / "examples" / "heart"

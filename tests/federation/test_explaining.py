@@ -11,7 +11,12 @@ import pytest
 
 from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
+from abaton.features import Column, Scaled
 from abaton.federation import COMMUNITY, Member, Rows
+from abaton.learners import Examples, logistic, train_model
+from abaton.metrics.classification import auroc, count_scores
+from abaton.site import Limits
+from abaton.study import Explanation, Learning
 from abaton.study_run.interpretability import (
     SiteExplained,
     coefficients_of,
@@ -20,13 +25,15 @@ from abaton.study_run.interpretability import (
     questions_of,
     site_explained,
 )
-from abaton.federation.gains import OWN, GainSettings, personal_row, site_gain
-from abaton.federation.personalising import keep_own, kept_own, own_path
-from abaton.learners import Examples, logistic, train_model
-from abaton.metrics.classification import auroc, count_scores
-from abaton.features import Column, Scaled
-from abaton.site import Limits
-from abaton.study import Explanation, Learning
+from abaton.study_run.local_benefit import (
+    OWN,
+    GainSettings,
+    keep_own,
+    kept_own,
+    own_path,
+    personal_row,
+    site_gain,
+)
 
 COLUMNS = (
     Column("age", "age", measured=True, pooled=True),

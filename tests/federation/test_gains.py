@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from abaton.features import Scaled
 from abaton.federation import COMMUNITY, Member, Rows
-from abaton.federation.baselines import train_alone
-from abaton.federation.gains import OWN, GainSettings, SiteGain, gains_row, personal_row, site_gain
-from abaton.federation.judging import site_counts
 from abaton.learners import logistic
 from abaton.metrics.classification import judge
-from abaton.features import Scaled
 from abaton.study import Evaluation, Learning
+from abaton.study_run.evaluation import site_counts, train_alone
+from abaton.study_run.local_benefit import OWN, GainSettings, SiteGain, gains_row, personal_row, site_gain
 
 WISH = GainSettings(epochs=8, seed=3, resamples=50)
 TRUTH = np.array([1.5, -1.0, 0.0], np.float32)

@@ -18,7 +18,7 @@ from abaton.cli.app import app
 from abaton.controller import POLICIES, Rules, TrainSettings
 from abaton.errors import Refused, SettingsError
 from abaton.federation import Federation, Holding, Run
-from abaton.federation.secret import kept_secret
+from abaton.federation.engine_factory import kept_secret
 from abaton.lab.byzantine_learners import Noise
 from abaton.learners import Examples, SklearnModel, TorchModel, logistic, mlp
 from abaton.store import Journal, Store

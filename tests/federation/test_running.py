@@ -18,7 +18,7 @@ from abaton.errors import Refused, SettingsError
 from abaton.federation import POOLED, Run, StudyOptions, alone, resume_study, run_study
 from abaton.governance import Action, Registry, members_of, metadata, rounds_with
 from abaton.lab.demo import NOW
-from abaton.learning import stacked
+from abaton.learners import parallel_trainer
 from abaton.site import publish
 from abaton.store import Database, Journal, Store
 from abaton.study import study_from_toml, write_toml
@@ -405,13 +405,13 @@ def test_new_people_are_seen_in_the_ranges_that_the_model_has_learned_in(four, s
 
 
 def test_learners_of_a_study_that_are_alike_train_in_one_call(four, store, monkeypatch):
-    together, train = [], stacked.train_stacked
+    together, train = [], parallel_trainer.train_stacked
 
     def counted(network, seats, *rest):
         together.append(len(seats))
         return train(network, seats, *rest)
 
-    monkeypatch.setattr(stacked, "train_stacked", counted)
+    monkeypatch.setattr(parallel_trainer, "train_stacked", counted)
     policy = four.study.learning.policy.model_copy(update={"name": "SyncFedAvg"})
     learning = four.study.learning.model_copy(update={"policy": policy, "rounds": 2})
     study = four.study.model_copy(update={"learning": learning})

@@ -8,8 +8,8 @@ from tests.engines.ray import odd
 from abaton.controller import Arrived, from_row
 from abaton.engines.ray import ray_worker
 from abaton.errors import SettingsError
-from abaton.federation import StudyOptions, carriers, resume_study, run_study
-from abaton.federation.secret import simulated_secret
+from abaton.federation import StudyOptions, engine_factory, resume_study, run_study
+from abaton.federation.engine_factory import simulated_secret
 from abaton.governance import Registry, metadata
 from abaton.lab.demo import NOW
 from abaton.learners import Learner
@@ -84,7 +84,7 @@ def test_without_ray_the_engine_is_refused_in_one_line(four, store, monkeypatch)
 @pytest.mark.network
 def test_a_synchronous_study_gives_the_same_digests_on_virtual_local_and_ray(four, store, ray, monkeypatch):
     """If sites draw the secrets that they have under the virtual clock: rows are shuffled by them."""
-    monkeypatch.setattr(carriers, "kept_secret", lambda states, site: simulated_secret(5, site))
+    monkeypatch.setattr(engine_factory, "kept_secret", lambda states, site: simulated_secret(5, site))
     study, made = synchronous(four.study), {}
     for engine in ("virtual", "local", "ray"):
         options = StudyOptions(5, resamples=0)

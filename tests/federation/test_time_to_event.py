@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from abaton.deployment.portable_model import usable
 from abaton.errors import PayloadError, SettingsError
 from abaton.federation import POOLED, StudyOptions, run_study
-from abaton.federation.judging import Subset
-from abaton.study_run.ingest import read_sites
 from abaton.metrics.survival import PairSums
 from abaton.report.findings import finding
-from abaton.deployment.portable_model import usable
 from abaton.site import load_site
 from abaton.store import Store
 from abaton.study import study_from_toml
+from abaton.study_run.evaluation import Subset
+from abaton.study_run.ingest import read_sites
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 FOLLOW_UP = timedelta(days=5 * 365)

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sql
 from tests.governance.conftest import WHEN, drawing
 
+from abaton.deid.mapping_table import MappingRow
 from abaton.errors import StoreError
 from abaton.governance import Ring, Vault, metadata, schema, vault
-from abaton.deid.pseudonyms import MappingRow
 from abaton.store import Database, Store
 from abaton.store import schema as store_schema
 

@@ -8,6 +8,8 @@ import pytest
 import sqlalchemy as sql
 from tests.governance.conftest import DAY, NOW, STUDY, WHEN, drawing
 
+from abaton.deid.mapping_table import MappingRow
+from abaton.deid.pseudonyms import Pseudonyms
 from abaton.errors import SettingsError, StoreError
 from abaton.governance import (
     Audit,
@@ -25,7 +27,6 @@ from abaton.governance import (
     row_tag,
 )
 from abaton.governance.vault import row_keys, rows
-from abaton.deid.pseudonyms import MappingRow, Pseudonyms
 
 CONTROLLER = Ring.new("controller", drawing("controller"), WHEN)
 APPROVER = Ring.new("dpo", drawing("dpo"), WHEN)

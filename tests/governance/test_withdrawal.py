@@ -13,6 +13,7 @@ import pytest
 from tests.governance.conftest import DAY, DOCUMENT, NOW, STUDY, WHEN, asking, drawing, person, say
 
 from abaton.canonical_json import digest
+from abaton.deid.mapping_table import MappingRow
 from abaton.governance import (
     Action,
     Audit,
@@ -40,10 +41,9 @@ from abaton.governance import (
     verify,
 )
 from abaton.governance.cohorts import marked_rounds
+from abaton.governance.identifiers import moment
 from abaton.governance.signed_statements import write_order
 from abaton.governance.withdrawal import ORDER_OF_STEPS
-from abaton.governance.identifiers import moment
-from abaton.deid.pseudonyms import MappingRow
 from abaton.store import Database
 
 ANN, ROW, IDENTITY = person("ann"), "R" * 26, "4711-Chalmers"

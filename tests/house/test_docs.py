@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import abaton
-from abaton.lab.evidence import PLANS
+from abaton.lab.paper_figures import PLANS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -20,7 +20,7 @@ from tests.lab import four
 
 from abaton.controller import POLICIES, ByValidation, Event, Rules, SemiSynchronous, State, TrainSettings
 from abaton.engines import checkpoint
-from abaton.engines.drive import Watcher
+from abaton.engines.runner import Watcher
 from abaton.federation import Federation
 from abaton.store import Journal, Store, head
 from abaton.store import journal as journals

@@ -11,13 +11,13 @@ import numpy as np
 from abaton.controller import Privacy, Rules, Synchronous, TrainSettings
 from abaton.engines import Profile
 from abaton.federation import Dossier, Federation, Holding
-from abaton.lab import recipes
-from abaton.lab.hospitals.tables import CLASSES, FEATURES, tables
+from abaton.kernels import Vector
+from abaton.lab import federation_builder
+from abaton.lab.synthetic_hospitals.patients import CLASSES, FEATURES, tables
 from abaton.learners import Examples, Model, mlp
 from abaton.metrics.predictions import measures
-from abaton.kernels import Vector
 
-recipes.RECIPES = {**recipes.RECIPES, "four": "tests.lab.four:federation"}
+federation_builder.RECIPES = {**federation_builder.RECIPES, "four": "tests.lab.four:federation"}
 
 TRAINING = TrainSettings(epochs=2, batch_size=32, learning_rate=0.1)
 

@@ -10,12 +10,11 @@ import pytest
 
 from abaton.controller import POLICIES, Adam, ByValidation, Krum, TrainSettings
 from abaton.errors import SettingsError, StoreError
-from abaton.lab.strategy_comparison import chosen, compare, curves, gain, interval, run, summary
-from abaton.lab.cycles import cycles
-from abaton.lab.run_history import History
-from abaton.lab.policies import fitting, make
-from abaton.lab.recipes import build
 from abaton.lab.experiment import Setting, Task, World
+from abaton.lab.federation_builder import build, fitting, make
+from abaton.lab.paper_figures import cycles
+from abaton.lab.run_history import History
+from abaton.lab.strategy_comparison import chosen, compare, curves, gain, interval, run, summary
 from abaton.store import Journal, Store
 
 SMALL = Setting(
@@ -130,7 +129,7 @@ def test_cycles_are_read_back_from_the_run(tmp_path, monkeypatch):
         arrived = sum(kind == "Arrived" for kind, _ in Journal(store, made.run).rows())
         assert arrived - 1 <= made.told.requests <= arrived, "one may come after the time is up"
         other = replace(SMALL, training=replace(SMALL.training, batch_size=7))
-        monkeypatch.setattr("abaton.lab.cycles.build", lambda _: make(other, "AsyncDVW(a)", 1))
+        monkeypatch.setattr("abaton.lab.paper_figures.build", lambda _: make(other, "AsyncDVW(a)", 1))
         with pytest.raises(StoreError, match="does not come out"):
             cycles(store, made.run, name, count=1)
 

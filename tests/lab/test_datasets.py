@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.lab.datasets import KNOWN, Columns, load, missing
+from abaton.lab.datasets import KNOWN, Columns, load, missing, synthetic
 from abaton.lab.image_transforms import Preparation, averaging, prepare
-from abaton.lab.synthetic import synthetic
 
 
 @pytest.fixture(autouse=True)

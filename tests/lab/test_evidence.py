@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from abaton.errors import SettingsError
-from abaton.lab.cost import community_costs, resnet_parameters
-from abaton.lab.evidence import PLANS, evidence, pivot
-from abaton.lab.reduction import Choice
+from abaton.lab.paper_figures import PLANS, community_costs, evidence, pivot, resnet_parameters
+from abaton.lab.paper_tables import Choice
 
 QUICK = Choice(scale=0.006, seeds=1, rows=800)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from abaton.controller import TrainSettings
-from abaton.lab.strategy_comparison import compare
-from abaton.lab.robustness import Judge, harm
-from abaton.lab.policies import make
 from abaton.lab.experiment import Setting, Task, World
+from abaton.lab.federation_builder import make
+from abaton.lab.robustness import Judge, harm
+from abaton.lab.strategy_comparison import compare
 from abaton.learners import Lesson, train_model
 
 SETTING = Setting(

@@ -8,7 +8,7 @@ import torch
 from tests.lab import four
 
 from abaton.controller import Arrived, Rules, State, TrainSettings, from_row
-from abaton.engines.drive import Watcher
+from abaton.engines.runner import Watcher
 from abaton.errors import SettingsError
 from abaton.federation import Federation, Holding
 from abaton.lab import build

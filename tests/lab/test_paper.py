@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from abaton.lab import load, partition, stratified
-from abaton.lab.paper import ASYNCHRONOUS, SYNCHRONOUS, TABLES
+from abaton.lab.paper_tables import ASYNCHRONOUS, SYNCHRONOUS, TABLES
 
 ROWS = [
     pytest.param(table, row, id=f"{name}-{row.sizes}-{row.classes}")

@@ -11,9 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from abaton.errors import SettingsError
-from abaton.lab.classes import parse_classes
 from abaton.lab.partition import Partition, by_group, partition
-from abaton.lab.sizes import sizes
+from abaton.lab.skew import parse_classes, sizes
 
 FORMS = ("uniform", "skewed", "power-law", "power-law-true")
 BALANCED = np.arange(10_000) % 10

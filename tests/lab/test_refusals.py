@@ -217,7 +217,7 @@ FEDERATIONS = [
 
 @pytest.mark.parametrize(("wrong", "what", "remedy"), FEDERATIONS)
 def test_a_wrong_federation_is_refused_when_it_is_made(monkeypatch, wrong, what, remedy):
-    monkeypatch.setattr("abaton.lab.policies.federation", lambda **_: whole(**wrong))
+    monkeypatch.setattr("abaton.lab.federation_builder.federation", lambda **_: whole(**wrong))
     for refused in (lambda: whole(**wrong), lambda: build({"name": "policy", "settings": {}})):
         with pytest.raises(SettingsError) as caught:
             refused()

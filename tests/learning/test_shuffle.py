@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.learning.shuffle import epoch_order
+from abaton.models.sampling import epoch_order
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 70), st.integers(0, 9))

@@ -7,8 +7,7 @@ import pytest
 
 from abaton.codecs import parse
 from abaton.controller import TrainSettings
-from abaton.learners import Crew, CrewError, Examples, Job, Learner, mlp
-from abaton.learning import crew, stacked
+from abaton.learners import Crew, CrewError, Examples, Job, Learner, mlp, parallel_trainer
 
 CLASSES = mlp(features=6, classes=3, hidden=(8,))
 VALUES = mlp(features=6, hidden=(8,), task="value")
@@ -39,8 +38,8 @@ def calls(monkeypatch):
         made.append(len(seats))
         return stacked_train(network, seats, *more)
 
-    stacked_train = stacked.train_stacked
-    monkeypatch.setattr(stacked, "train_stacked", counted)
+    stacked_train = parallel_trainer.train_stacked
+    monkeypatch.setattr(parallel_trainer, "train_stacked", counted)
     return made
 
 
@@ -57,7 +56,7 @@ def calls(monkeypatch):
     ids=["plain", "adam", "all of it", "cosine"],
 )
 def test_the_bits_are_those_of_training_alone(model, workers, settings, calls, monkeypatch):
-    monkeypatch.setattr(crew, "_WORTH_A_CALL", 0.0)  # so that small work is divided, too
+    monkeypatch.setattr(parallel_trainer, "_WORTH_A_CALL", 0.0)  # so that small work is divided, too
     by_itself = learners(model)
     expected = [
         by_itself[j.learner].train(j.task, j.version, j.start, j.settings) for j in jobs(model, settings)
@@ -79,7 +78,7 @@ def test_what_is_kept_at_the_site_goes_on_from_task_to_task(calls):
 
 
 def test_stacks_are_bounded_and_only_of_what_is_alike(calls, monkeypatch):
-    monkeypatch.setattr(crew, "_STACKED", 6 * 40)  # 40 rows of 6
+    monkeypatch.setattr(parallel_trainer, "_STACKED", 6 * 40)  # 40 rows of 6
     given = jobs(CLASSES, TrainSettings(**PLAIN))
     with Crew(learners(CLASSES), workers=2) as some:
         assert len(some.train(given)) == len(SIZES)

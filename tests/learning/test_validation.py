@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import SettingsError
-from abaton.learning.validation import stratified
+from abaton.models.sampling import stratified
 
 
 def split(labels, share=0.05, seed=0, rows=None):

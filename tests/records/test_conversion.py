@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.records.fhir.conversion import convert, convertible
-from abaton.records.fhir.ucum import is_unit, read_unit
+from abaton.fhir.ucum import convert, convertible, is_unit, read_unit
 
 SAME = ["mm[Hg]", "kPa", "Pa", "bar", "cm[H2O]"]
 
@@ -120,8 +119,7 @@ def test_a_unit_that_could_say_more_is_not_shown(text):
 
 def test_every_unit_of_the_table_has_a_size():
     codes = [
-        line.split(" ")[0]
-        for line in files("abaton.fhir").joinpath("units.txt").read_text().splitlines()
+        line.split(" ")[0] for line in files("abaton.fhir").joinpath("units.txt").read_text().splitlines()
     ]
     assert len(codes) == len(set(codes)) == 312
     assert all(read_unit(code) is not None and convert(1, code, code) == 1 for code in codes)

@@ -10,11 +10,10 @@ import pytest
 from making import HELD, KEY
 
 from abaton.errors import SettingsError
+from abaton.fhir.file_reader import Source, find
 from abaton.records import Deidentification, Mechanism, Need
 from abaton.records.export import Job, export
-from abaton.records.pieces import Outcome, Pieces
-from abaton.records.resuming import STATE
-from abaton.fhir.file_reader import Source, find
+from abaton.records.export_state import STATE, Outcome, Pieces
 
 PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate": "1980-02-03"}
 

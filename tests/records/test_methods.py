@@ -7,8 +7,8 @@ from datetime import date
 import pytest
 from making import deidentify, maker, rule, run
 
+from abaton.deid.free_text import black_out, words_of
 from abaton.records import Dates
-from abaton.records.deid.scrub import black_out, words_of
 
 UCUM = "http://unitsofmeasure.org"
 CODE = {"coding": [{"system": "http://loinc.org", "code": "8310-5"}]}

@@ -10,9 +10,9 @@ import pytest
 from make_letters import TABLE, UNICODE, letters
 from make_tables import PACKAGE, elements, vocabulary
 
-from abaton.records.deid.letters import folded
+from abaton.deid.free_text import folded
 from abaton.fhir.elements import is_primitive, resources, table
-from abaton.records.fhir.ucum import is_unit
+from abaton.fhir.ucum import is_unit
 
 
 @pytest.mark.shared
@@ -29,7 +29,7 @@ def test_the_letters_can_be_made_again():
 def test_letters_do_not_hang_on_the_interpreter():
     code = (
         "import sys\nsys.modules['unicodedata'] = None\n"
-        "from abaton.records.deid.scrub import black_out, words_of\n"
+        "from abaton.deid.free_text import black_out, words_of\n"
         "known = words_of({'resourceType': 'Patient', 'name': [{'family': 'Müller'}]})\n"
         "assert black_out('\u041c\u00fcller 한글', known) == '[…] 한글', black_out('\u041c\u00fcller', known)\n"
     )

@@ -9,10 +9,10 @@ from making import HELD, KEY
 from tests.engines.ray.odd import die_once, fail
 
 from abaton.errors import AbatonError, SettingsError
+from abaton.fhir.file_reader import find
 from abaton.records import Deidentification, Mechanism, Need
 from abaton.records.export import Job, export
-from abaton.records.resuming import STATE
-from abaton.fhir.file_reader import find
+from abaton.records.export_state import STATE
 
 PATIENT = {"resourceType": "Patient", "name": [{"family": "Smith"}], "birthDate": "1980-02-03"}
 

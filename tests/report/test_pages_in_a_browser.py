@@ -23,7 +23,7 @@ from abaton.report import (
     run_page,
     run_report,
 )
-from abaton.report.policies import accuracy_over_time
+from abaton.report.experiment_figures import accuracy_over_time
 
 pytestmark = pytest.mark.browser
 

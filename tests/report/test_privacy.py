@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from abaton.errors import SettingsError
 from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
@@ -15,6 +14,7 @@ from abaton.anonymity import (
     Sensitive,
     examine,
 )
+from abaton.errors import SettingsError
 from abaton.report import (
     Checks,
     Consents,
@@ -29,7 +29,7 @@ from abaton.report import (
     privacy_page,
     privacy_report,
 )
-from abaton.report.privacy import digest
+from abaton.report.privacy_report import digest
 
 
 def row(**options):

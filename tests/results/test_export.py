@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from abaton.cli.app import app
+from abaton.deployment import FORMS, Layer, UsableModel, export, load_model, usable
+from abaton.deployment.model_export import OPSET, graph_of
+from abaton.deployment.sklearn_export import estimator_of
 from abaton.errors import SettingsError
 from abaton.federation import Run
-from abaton.deployment import FORMS, Layer, UsableModel, export, load_model, usable
-from abaton.deployment.sklearn_export import estimator_of
-from abaton.results.graph import OPSET, graph_of
 
 
 def people(count: int, run: Run | None = None, *, width: int = 3) -> np.ndarray:

@@ -10,14 +10,14 @@ import sqlalchemy as sql
 from fhir.resources.R4B import get_fhir_model_class
 from tests.site.population import load_omop, study, write_population
 
-from abaton.errors import AbatonError, Refused, SettingsError, StoreError
-from abaton.records import problems
 from abaton.deid.settings import Code, CodeFilter, DateFilter, Need, Want
-from abaton.site.moments import zone_of
-from abaton.site.sources.omop.omop_queries import questions
+from abaton.errors import AbatonError, Refused, SettingsError, StoreError
+from abaton.fhir.partial_dates import zone_of
+from abaton.records import problems
 from abaton.site.sources.omop.concept_map import Concepts
 from abaton.site.sources.omop.omop_database import OmopDatabase
-from abaton.site.omop.source import OmopSource
+from abaton.site.sources.omop.omop_queries import questions
+from abaton.site.sources.omop.omop_source import OmopSource
 from abaton.study import Criterion, Eligibility
 
 CANARY = "Canaria"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.site.population import opened
 
-from abaton.errors import AbatonError
 from abaton.deid.settings import Need
-from abaton.site.omop.source import OmopSource
+from abaton.errors import AbatonError
+from abaton.site.sources.omop.omop_source import OmopSource
 from abaton.study import study_from_toml
 
 pytest.importorskip("duckdb_engine", reason="DuckDB is missing: install abaton[omop]")

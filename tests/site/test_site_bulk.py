@@ -15,7 +15,7 @@ from server import Asked, Reply, Server, Time, replies, serving
 
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.site import BulkSource, ServerError, Tokens, Wanted, Web, check_site, load_site, open_site
-from abaton.site.document import Smart
+from abaton.site.config import Smart
 from abaton.site.sources.fhir_server.retry import Clock, Patience
 
 pytestmark = pytest.mark.network

@@ -7,8 +7,8 @@ from cohort import study
 
 from abaton.records import Dates
 from abaton.site import SiteError, load_site, site_from_toml, smallest_count, starter
-from abaton.site.document import Hours
-from abaton.study.privacy import Privacy
+from abaton.site.config import Hours
+from abaton.study.sections import Privacy
 
 GOOD = """
 [site]

@@ -9,8 +9,8 @@ from fhir.resources.R4B import get_fhir_model_class
 
 from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.records import problems
-from abaton.site.tables.mapping import TYPES, MappingError, mapping_from_toml
-from abaton.site.tables.source import TableSource
+from abaton.site.sources.tabular.mapping import TYPES, MappingError, mapping_from_toml
+from abaton.site.sources.tabular.tabular_source import TableSource
 
 ALL = frozenset(TYPES.values()) | {"Patient"}
 CANARY = "Canaria"

@@ -19,8 +19,8 @@ from server import Reply, Server, Time, replies, serving
 
 from abaton.errors import Refused, SettingsError
 from abaton.site import ServerError, Web
-from abaton.site import web as web_module
-from abaton.site.answers import document
+from abaton.site.sources.fhir_server import http_client as web_module
+from abaton.site.sources.fhir_server.http_client import document
 from abaton.site.sources.fhir_server.retry import Clock, Patience
 
 pytestmark = pytest.mark.network

@@ -16,10 +16,10 @@ from abaton.cli.app import app
 from abaton.errors import SettingsError
 from abaton.lab.synthetic_hospitals import records, study_text, write_spreadsheets
 from abaton.site import load_site, site_from_toml, starter
-from abaton.site.starting import KINDS
-from abaton.site.sources.tabular.mapping_suggestion import propose
+from abaton.site.config_reader import KINDS
 from abaton.site.sources.tabular.data_dictionary import asked_by, things_of
-from abaton.site.tables.mapping import TableMapping, mapping_from_toml
+from abaton.site.sources.tabular.mapping import TableMapping, mapping_from_toml
+from abaton.site.sources.tabular.mapping_suggestion import propose
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "sources.md").read_text("utf-8")

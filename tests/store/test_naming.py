@@ -6,7 +6,7 @@ import pytest
 
 from abaton.errors import SettingsError
 from abaton.store import RunRow, Store
-from abaton.store.naming import place_of
+from abaton.store.store import place_of
 
 NAMES = ["heart-20260101-aa", "heart-20260102-bb", "lungs-20260103-cc", "7"]
 

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from string import Template
 
-from abaton.study.consent import WORDING, Statement
+from abaton.study.sections import WORDING, Statement
 
 HERE = Path(__file__).parent / "long"
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abaton.fhir.partial_dates import Days, days
 from abaton.study import Answer, Criterion, Eligibility, Period, Term, judge, load_study
-from abaton.study.eligibility.answers import Finding, both, either, negated
-from abaton.study.eligibility.dates import Days, completed, days
+from abaton.study.eligibility.criterion_evaluation import completed
+from abaton.study.eligibility.evidence import Finding, both, either, negated
 
 MMHG = {"value": 145, "unit": "mm[Hg]"}
 TODAY = date(2026, 11, 16)

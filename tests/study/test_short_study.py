@@ -10,21 +10,19 @@ import pytest
 from tests.records.making import HELD
 from tests.study.long_form import long_starter
 
-from abaton.lab.synthetic_hospitals import HOSPITALS, records, study_text
-from abaton.records import Consented, Deidentifier, Pseudonyms, Record
 from abaton.deid.settings import Need
 from abaton.features import Kind, Outcome, featurise
-from abaton.records.fhir.ucum import read_unit
-from abaton.records.fhir.vocabulary import is_known, is_public
+from abaton.fhir.terminology import is_known, is_public
+from abaton.fhir.ucum import read_unit
+from abaton.lab.synthetic_hospitals import HOSPITALS, records, study_text
+from abaton.records import Consented, Deidentifier, Pseudonyms, Record
 from abaton.site import load_site
 from abaton.site.factory import open_source
 from abaton.study import Answers, StudyError, load_study, starter, study_from_toml, write_bundle, write_toml
-from abaton.study.reading import study_from_json
 from abaton.study.shorthand import HOMES, SYSTEMS, standard_views
-from abaton.study.short.codes import Coded
-from abaton.study.short.common import common, found_by
+from abaton.study.shorthand.codes import Coded, common, found_by
+from abaton.study.study_reader import read_toml, study_from_json
 from abaton.study.template import inline
-from abaton.study.toml import read_toml
 
 ROOT = Path(__file__).parents[2]
 LONG = Path(__file__).parent / "long"

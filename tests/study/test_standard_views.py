@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from abaton.study.shorthand.derived_features import standard_views, trimmed
 from abaton.views.definition import View
 from abaton.views.required_elements import check_elements
-from abaton.study.short.views import standard_views, trimmed
 
 LOINC, SNOMED, ICD = "http://loinc.org", "http://snomed.info/sct", "http://hl7.org/fhir/sid/icd-10"
 ABOUT = {"subject": {"reference": "Patient/p"}}

@@ -19,7 +19,7 @@ from abaton.study import (
     write_bundle,
     write_toml,
 )
-from abaton.study.bundle.nested import from_extension, to_extension
+from abaton.study.fhir_bundle.primitives import from_extension, to_extension
 
 REAL = [
     "ExpiredRDDBundle",

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 import tomli_w
 
-from abaton.documents.toml import _json_form, _plain
+from abaton.documents.toml_reader import _json_form, _plain
 from abaton.study import StudyError, study_from_json, study_from_toml, write_bundle
 
 WRONG = [None, 7, "x", [], {}, [None], [[]], {"x": {}}, True, -0.5, "\x00", [{"url": 3}]]

@@ -27,7 +27,7 @@ from abaton.study import (
     write_bundle,
     write_toml,
 )
-from abaton.study.networks import Network, network
+from abaton.study.components import Network, network
 
 START = long_starter(date(2026, 11, 16))
 

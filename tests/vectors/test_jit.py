@@ -35,7 +35,7 @@ event.register("numba:compile", Count())
 _ONE_KERNEL = """
 import time
 import numpy as np
-from abaton.vectors.mix import exchange
+from abaton.kernels.vector_ops import exchange
 
 Path(sys.argv[2]).touch()
 while len(list(Path(sys.argv[2]).parent.glob("ready-*"))) < 3:
@@ -75,7 +75,7 @@ def test_processes_that_begin_together_compile_a_kernel_once(tmp_path):
     begun = [_started(_ONE_KERNEL, tmp_path, str(tmp_path / "ready" / f"ready-{i}")) for i in range(3)]
     assert [process.wait(120) for process in begun] == [0, 0, 0]
     counts = _compiled(tmp_path)
-    assert [name.split()[0] for name in counts] == ["abaton.vectors.mix.exchange"]
+    assert [name.split()[0] for name in counts] == ["abaton.kernels.vector_ops.exchange"]
     assert set(counts.values()) == {1}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abaton.codecs.quicfl_tables import DEFAULT, codebooks, intervals_of
+from abaton.codecs.quicfl import DEFAULT, codebooks, intervals_of
 from abaton.kernels import codebook_quantiser as wide
 from abaton.kernels import simd_fallback
-from abaton.kernels.walsh_hadamard import GROUP, aligned, sign, transform
 from abaton.kernels.jit import kernel
-from abaton.kernels.simd import put_word
 from abaton.kernels.rotation import keyed
+from abaton.kernels.simd import put_word
 from abaton.kernels.topk import gathered
+from abaton.kernels.walsh_hadamard import GROUP, aligned, sign, transform
 
 ONE = np.float32(1)
 KEYS, PRIVATE = keyed(123), keyed(456)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.kernels import context_coder, bit_packing, golomb_rice
+from abaton.kernels import bit_packing, context_coder, golomb_rice
 from abaton.kernels.topk import largest
-from abaton.vectors.stretches import inside, magnitudes, outside
+from abaton.kernels.vector_ops import inside, magnitudes, outside
 
 
 def chosen(x: np.ndarray, stretches: list[tuple[int, int]], k: int) -> np.ndarray:
@@ -100,7 +100,9 @@ def test_trits_and_fields_are_read_back(places: set[int], kernels: int):
     told = np.array(sorted(places), np.uint32)
     negative = told % 2 == 1
     again, signs = np.empty(len(told), np.uint32), np.empty(len(told), np.bool_)
-    assert bit_packing.read_trits(bit_packing.write_trits(told, negative, size), size, again, signs) == len(told)
+    assert bit_packing.read_trits(bit_packing.write_trits(told, negative, size), size, again, signs) == len(
+        told
+    )
     np.testing.assert_array_equal(again, told)
     np.testing.assert_array_equal(signs, negative)
     assert bit_packing.read_places(bit_packing.write_places(told, negative, 7), 7, size, again, signs) == 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.anonymity.settings_reader import read_settings, settings_from, table_from
 from abaton.anonymity.settings import (
     AnonymitySettings,
     BandHierarchy,
@@ -24,14 +23,15 @@ from abaton.anonymity.settings import (
     Sensitive,
     TableHierarchy,
 )
+from abaton.anonymity.settings_reader import read_settings, settings_from, table_from
 
 if TYPE_CHECKING:
-    from abaton.records.anonymity.anonymising import Anonymised as Anonymised
-    from abaton.records.anonymity.anonymising import anonymise as anonymise
-    from abaton.anonymity.table_encoding import encode as encode
-    from abaton.records.anonymity.outcome import Outcome as Outcome
-    from abaton.records.anonymity.outcome import examine as examine
+    from abaton.anonymity.api import Anonymised as Anonymised
+    from abaton.anonymity.api import Outcome as Outcome
+    from abaton.anonymity.api import anonymise as anonymise
+    from abaton.anonymity.api import examine as examine
     from abaton.anonymity.release import make_release as make_release
+    from abaton.anonymity.table_encoding import encode as encode
 
 __all__ = [
     "Anonymised",
@@ -51,18 +51,18 @@ __all__ = [
     "anonymise",
     "encode",
     "examine",
-    "read_settings",
     "make_release",
+    "read_settings",
     "settings_from",
     "table_from",
 ]
 
 _LATER = {
-    "Anonymised": "abaton.records.anonymity.anonymising",
-    "Outcome": "abaton.records.anonymity.outcome",
-    "anonymise": "abaton.records.anonymity.anonymising",
+    "Anonymised": "abaton.anonymity.api",
+    "Outcome": "abaton.anonymity.api",
+    "anonymise": "abaton.anonymity.api",
     "encode": "abaton.anonymity.table_encoding",
-    "examine": "abaton.records.anonymity.outcome",
+    "examine": "abaton.anonymity.api",
     "make_release": "abaton.anonymity.release",
 }
 

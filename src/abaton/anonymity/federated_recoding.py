@@ -21,15 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused, SettingsError
-from abaton.anonymity.table_encoding import ordered_values
-from abaton.records.anonymity.hierarchies import Label, Ladder, by_name, ladder_of
+from abaton.anonymity.equivalence_classes import People, SensitiveCounts, Table, sizes
+from abaton.anonymity.hierarchies import Label, Ladder, by_name, ladder_of
 from abaton.anonymity.lattice import Node, optimum
 from abaton.anonymity.privacy_models import class_counts, only
-from abaton.records.anonymity.people import People
 from abaton.anonymity.release import Release, recoded_as
 from abaton.anonymity.settings import AnonymitySettings, Sensitive
-from abaton.records.anonymity.tables import SensitiveCounts, Table, sizes
+from abaton.anonymity.table_encoding import ordered_values
+from abaton.errors import Refused, SettingsError
 
 Names = tuple[Label, ...]
 

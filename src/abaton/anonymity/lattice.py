@@ -22,11 +22,10 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused, SettingsError
+from abaton.anonymity.equivalence_classes import Floats, Mask, Table, compact
 from abaton.anonymity.privacy_models import safe
-from abaton.records.anonymity.people import Floats, Mask
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, compact
+from abaton.errors import Refused, SettingsError
 
 Node = tuple[int, ...]
 

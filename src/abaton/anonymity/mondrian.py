@@ -15,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused
-from abaton.records.anonymity.hierarchies import Label, Ladder
+from abaton.anonymity.equivalence_classes import Floats, Mask, People, Places, Table, dense
+from abaton.anonymity.hierarchies import Label, Ladder
 from abaton.anonymity.privacy_models import only, safe, safe_classes
-from abaton.records.anonymity.people import Floats, Mask, People, Places
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table, dense
+from abaton.errors import Refused
 
 _LONGEST_LIST = 20
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.records.anonymity.people import Floats, Mask
+from abaton.anonymity.equivalence_classes import Floats, Mask, SensitiveCounts, Several, dense
 from abaton.anonymity.settings import Closeness, Diversity
-from abaton.records.anonymity.tables import SensitiveCounts, Several, dense
 
 _SLACK = 1e-9
 """A class exactly on a threshold is safe; rounding must not decide."""

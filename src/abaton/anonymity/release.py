@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused
-from abaton.records.anonymity.hierarchies import Label
+from abaton.anonymity.equivalence_classes import Mask, Table
+from abaton.anonymity.hierarchies import Label
 from abaton.anonymity.lattice import Node, Recoding, optimum
-from abaton.anonymity.privacy_models import safe
 from abaton.anonymity.mondrian import Boxes, boxes
-from abaton.records.anonymity.people import Mask
+from abaton.anonymity.privacy_models import safe
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table
+from abaton.errors import Refused
 
 
 @dataclass(frozen=True, slots=True, eq=False)

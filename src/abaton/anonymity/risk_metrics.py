@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from abaton.errors import SettingsError
-from abaton.records.anonymity.hierarchies import Label
+from abaton.anonymity.equivalence_classes import Floats, SensitiveCounts, Table, dense
+from abaton.anonymity.equivalence_classes import sizes as row_sizes
+from abaton.anonymity.hierarchies import Label
 from abaton.anonymity.privacy_models import (
     ClassCounts,
     class_counts,
@@ -24,11 +25,9 @@ from abaton.anonymity.privacy_models import (
     ordered_distance,
     recursive,
 )
-from abaton.records.anonymity.people import Floats
 from abaton.anonymity.release import Release, satisfied
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import SensitiveCounts, Table, dense
-from abaton.records.anonymity.tables import sizes as row_sizes
+from abaton.errors import SettingsError
 
 BUCKETS = (1, 2, 3, 5, 11, 21, 51, 101)
 """Where the histogram of class sizes starts a new bar."""

@@ -11,12 +11,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from abaton.errors import SettingsError
-from abaton.records.anonymity.hierarchies import Label, Ladder, aliases, ladder
+from abaton.anonymity.equivalence_classes import (
+    Codes,
+    People,
+    Places,
+    SensitiveCounts,
+    Several,
+    Table,
+    compact,
+    people_of,
+    sizes,
+)
+from abaton.anonymity.hierarchies import Label, Ladder, aliases, ladder
 from abaton.anonymity.privacy_models import class_counts
-from abaton.records.anonymity.people import People, Places, people_of
 from abaton.anonymity.settings import AnonymitySettings, QuasiIdentifier, Sensitive
-from abaton.records.anonymity.tables import Codes, SensitiveCounts, Several, Table, compact, sizes
+from abaton.errors import SettingsError
 
 _WHOSE, _RECORDS = "\0whose", "\0records"
 """Names that no column of a table has."""

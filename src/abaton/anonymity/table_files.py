@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 
-from abaton.errors import AbatonError, SettingsError
-from abaton.atomic_files import replacing
-from abaton.anonymity.table_encoding import as_text, check_columns, collect, leaf_codes
+from abaton.anonymity.equivalence_classes import Table
 from abaton.anonymity.release import Release
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table
+from abaton.anonymity.table_encoding import as_text, check_columns, collect, leaf_codes
+from abaton.atomic_files import replacing
+from abaton.errors import AbatonError, SettingsError
 
 FORMATS = (".csv", ".tsv", ".parquet", ".ndjson", ".jsonl")
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from abaton.citizen.picked import PickedError, Unusable, one_person, read_picked
 from abaton.citizen.preview import Prepared, prepare
 from abaton.citizen.study_facts import told
-from abaton.errors import AbatonError, Refused
-from abaton.governance.consent import Action, Ask, make_consent
+from abaton.citizen.uploads import PickedError, Unusable, one_person, read_picked
 from abaton.deid.pseudonyms import Pseudonyms
-from abaton.records.fhir.bundles import opened
+from abaton.errors import AbatonError, Refused
+from abaton.fhir.bundles import opened
+from abaton.governance.consent import Action, Ask, make_consent
 from abaton.study.document import FORMAT, Study
 from abaton.study.eligibility.criterion_evaluation import judge
 

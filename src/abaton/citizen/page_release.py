@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import quote
 
 import abaton
-from abaton.citizen.pages import BASE, Page, fingerprint
+from abaton.citizen.page_files import BASE, Page, fingerprint
 from abaton.errors import Refused
-from abaton.governance.signed_statements import Find, Signer, Statement, check, state
 from abaton.governance.identifiers import is_digest, stamp
+from abaton.governance.signed_statements import Find, Signer, Statement, check, state
 
 KIND = "page-release"
 _REACHED = re.compile(r"(?<=connect-src 'self')( https?://[^;\s\"]+)*(?=;)")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
-from abaton.citizen.pages import BASE, POLICY, RELEASE, Page, policy
+from abaton.citizen.page_files import BASE, POLICY, RELEASE, Page, policy
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from abaton.canonical_json import canonical
 from abaton.deid.deidentifier import Deidentifier
-from abaton.deid.settings import Need
 from abaton.deid.pseudonyms import Pseudonyms
+from abaton.deid.settings import Need
 from abaton.deid.transform_counts import Tally
-from abaton.records.fhir.bundles import opened
+from abaton.fhir.bundles import opened
 
 Json = dict[str, Any]
 _LONG_LIST = 200
@@ -71,7 +71,7 @@ def prepare(documents: Iterable[Json], need: Need, names: Pseudonyms, *, year: i
     """De-identify somebody's documents, and lay every value beside what is left of it.
 
     Args:
-        documents: What :func:`abaton.citizen.picked.read_picked` gave.
+        documents: What :func:`abaton.citizen.uploads.read_picked` gave.
         need: What the study needs, and how.
         names: The person's own pseudonyms for this study.
         year: The current year, from which ages count.

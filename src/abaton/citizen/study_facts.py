@@ -7,9 +7,9 @@ from typing import Any
 
 from abaton.documents.fields import Match, Period, Term
 from abaton.study.criteria import Criterion
+from abaton.study.data_requirements import Requirement
 from abaton.study.document import Study
 from abaton.study.eligibility.evidence import SOURCES
-from abaton.study.requirements import Requirement
 
 Json = dict[str, Any]
 

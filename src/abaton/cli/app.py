@@ -12,7 +12,25 @@ import typer
 import typer.core
 
 from abaton import __version__
-from abaton.cli import audit, bench, citizen, codec, compare, dashboard, study_run, keys, lab, model, records, retention, runs, sealing, serve, showing, site, study, vault
+from abaton.cli import (
+    bench,
+    citizen,
+    codec,
+    dashboard,
+    governance,
+    keys,
+    lab,
+    model,
+    records,
+    runs,
+    serve,
+    show,
+    site,
+    study,
+    study_run,
+    vault,
+)
+from abaton.cli import keys as sealing
 from abaton.cli.output import complain
 from abaton.errors import AbatonError, SettingsError
 
@@ -30,10 +48,10 @@ PANELS: dict[str, dict[str, tuple[object, str]]] = {
     },
     "Runs": {
         "runs": (runs.runs, "List runs, each with its number."),
-        "show": (showing.show, "Show a run, its result first."),
+        "show": (show.show, "Show a run, its result first."),
         "resume": (runs.resume, "Bring a run that was cut off to its end."),
         "report": (study_run.report, "Write the report of a run."),
-        "compare": (compare.compare, "Compare runs."),
+        "compare": (show.compare, "Compare runs."),
         "model": (model.app, "Take a run's model along, and its card."),
         "prune": (runs.prune, "Free the space of old versions and updates."),
         "dashboard": (dashboard.app, "Watch runs in a browser."),
@@ -46,9 +64,9 @@ PANELS: dict[str, dict[str, tuple[object, str]]] = {
     "Governance": {
         "keys": (keys.app, "Make and register keys; invite and admit sites."),
         "vault": (vault.app, "Re-identify one person, with two signatures."),
-        "audit": (audit.app, "Verify and export the audit chain."),
-        "retention": (retention.retention, "Delete what must not be kept any longer."),
-        "withdrawals": (retention.withdrawals, "List withdrawals that are not complete."),
+        "audit": (governance.app, "Verify and export the audit chain."),
+        "retention": (governance.retention, "Delete what must not be kept any longer."),
+        "withdrawals": (governance.withdrawals, "List withdrawals that are not complete."),
     },
     "Lab": {
         "lab": (lab.app, "Data sets, partitions and the papers' experiments."),

@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
 from abaton.cli.output import emit, note
 from abaton.cli.runs import JsonOption
-from abaton.cli.key_access import PASSPHRASE_ENV, PASSPHRASE_FILE, ring
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def build(
     The intake serves the same page itself (abaton serve intake --citizen). Prints the fingerprint of the build,
     which is the same for everybody who builds this version.
     """
-    from abaton.citizen.pages import Page, write_page
+    from abaton.citizen.page_files import Page, write_page
     from abaton.study import load_study
 
     studies: dict[str, tuple[str, ...]] = {}
@@ -70,7 +70,7 @@ def sign(
     Beside the built page it is in the wheel, in static files and at /take-part/release.json, for whoever wants to
     check the page with 'abaton citizen check'.
     """
-    from abaton.citizen.pages import RELEASE, Page
+    from abaton.citizen.page_files import RELEASE, Page
     from abaton.citizen.page_release import write_release
 
     page = Page.read()
@@ -107,7 +107,7 @@ def check(
     It does not matter who hands out the release, because it counts only with the right signature. Says whom the
     page may talk to besides its own server, which must be what the study names.
     """
-    from abaton.citizen.pages import BASE, RELEASE
+    from abaton.citizen.page_files import BASE, RELEASE
     from abaton.citizen.page_release import check_page, read_release
     from abaton.governance.keys import read_public, verifier
 
@@ -162,7 +162,7 @@ def _parsed(raw: bytes) -> object:
 
 def _folder(folder: Path) -> tuple[Fetch, list[str]]:
     """Static files as a server would serve them, and the studies that they are for."""
-    from abaton.citizen.pages import BASE
+    from abaton.citizen.page_files import BASE
 
     root = folder / BASE.strip("/")
     if not root.is_dir():
@@ -182,7 +182,7 @@ def _site(address: str) -> tuple[Fetch, list[str]]:
     """A server, and the study whose page was named."""
     import httpx
 
-    from abaton.citizen.pages import BASE
+    from abaton.citizen.page_files import BASE
 
     parts = urlsplit(address)
     study = unquote(parts.path.removeprefix(f"{BASE}/").strip("/"))

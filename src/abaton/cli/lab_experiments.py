@@ -57,8 +57,8 @@ def paper(
     As large as the data allows: --scale 1 --rows 20000 --network cnn, which takes days. Without --folder a drawn data
     set stands in.
     """
-    from abaton.lab.evidence import PLANS, evidence
-    from abaton.lab.reduction import Choice
+    from abaton.lab.paper_figures import PLANS, evidence
+    from abaton.lab.paper_tables import Choice
 
     if name == "list":
         lines = [{"name": key, "scale": plan.scale, "what": plan.what} for key, plan in PLANS.items()]
@@ -137,13 +137,13 @@ def compare(
     All policies share every setting; what is different is only what the paper says of each. A table of your own: --data
     FILE.csv --label COLUMN, and --group COLUMN for its hospitals or people.
     """
-    from abaton.controller import TrainSettings
     from abaton.errors import SettingsError
+    from abaton.lab.experiment import Setting, Task, World
+    from abaton.lab.federation_builder import fitting
+    from abaton.lab.paper_figures import pivot
     from abaton.lab.strategy_comparison import compare as run_all
     from abaton.lab.strategy_comparison import curves, summary
-    from abaton.lab.evidence import pivot
-    from abaton.lab.policies import fitting
-    from abaton.lab.experiment import Setting, Task, World
+    from abaton.training import TrainSettings
 
     training = TrainSettings(epochs, batch, rate, momentum, window=window)
     task = Task(data, str(folder) if folder else None, network, label=label, group=group)
@@ -165,7 +165,7 @@ def compare(
     lines, drawn = summary(runs), curves(runs)
     title = f"{task.data}: accuracy after {rounds:g} rounds' worth of simulated time"
     if figure is not None:
-        from abaton.report.policies import accuracy_over_time
+        from abaton.report.experiment_figures import accuracy_over_time
 
         _draw(figure, lambda: accuracy_over_time(drawn, title=title))
     if json:
@@ -195,9 +195,9 @@ def poisoned(
     DVW judges by micro-F1 over all validation sets, as in the paper; by micro-F1 over those of the others only, since
     a learner with wrong labels agrees with itself; and by Matthews' correlation, 0 for a model that knows nothing.
     """
-    from abaton.controller import TrainSettings
-    from abaton.lab.robustness import harm
     from abaton.lab.experiment import Setting, Task, World
+    from abaton.lab.robustness import harm
+    from abaton.training import TrainSettings
 
     training = TrainSettings(4, 50, rate, 0.75, window=window)
     task = Task(data, str(folder) if folder else None)

@@ -31,7 +31,7 @@ def read_inputs(report: Path | None, supplied: Path | None) -> PrivacyInputs:
     import json
 
     from abaton.report import PrivacyInputs, inputs_from
-    from abaton.report.privacy import FORMAT, PARTS
+    from abaton.report.privacy_report import FORMAT, PARTS
 
     if report is not None and report.suffix.lower() not in (".html", ".json"):
         raise SettingsError("a report is .html or .json", where=str(report), remedy="change its ending")

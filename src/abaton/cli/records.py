@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.anonymity import anonymity
-from abaton.cli.inventory import inventory
+from abaton.cli.key_access import DATABASE
 from abaton.cli.output import emit, note, progress, table
 from abaton.cli.privacy_inputs import completed, facts_of, read_inputs, write_report
+from abaton.cli.records_tables import anonymity, conformance, inventory, view
 from abaton.cli.runs import AddressOption, JsonOption
-from abaton.cli.key_access import DATABASE
-from abaton.cli.view import conformance, view
 from abaton.errors import Refused, SettingsError
 
 if TYPE_CHECKING:
-    from abaton.governance import Held
     from abaton.deid.settings import Need
     from abaton.deid.transform_counts import Tally
+    from abaton.governance import Held
     from abaton.records.export import Pool
     from abaton.report import PrivacyInputs
 
@@ -82,9 +80,9 @@ def deidentify(
     """
     from abaton.deid.settings import Mechanism
     from abaton.deid.transform_counts import Tally
-    from abaton.records.export import Job, export
-    from abaton.records.pieces import Outcome
     from abaton.fhir.file_reader import find
+    from abaton.records.export import Job, export
+    from abaton.records.export_state import Outcome
 
     known = read_inputs(report, supplied)
     if report is not None and "-" in inputs:
@@ -177,8 +175,8 @@ def _report(
 
 
 def _parsed(places: list[str]) -> Iterator[dict[str, Any]]:
-    from abaton.fhir.json_format import parse
     from abaton.fhir.file_reader import documents, find
+    from abaton.fhir.json_format import parse
 
     for source in find(places):
         for raw, where in documents(source):
@@ -197,9 +195,9 @@ def check(
     """Check records against R4: places and rules that are broken, never a value. Exit code 1: problems found."""
     from collections import Counter
 
+    from abaton.fhir.file_reader import documents, find
     from abaton.fhir.json_format import parse
     from abaton.fhir.validation import problems
-    from abaton.fhir.file_reader import documents, find
 
     found: Counter[tuple[str, str]] = Counter()
     read = unreadable = 0
@@ -237,11 +235,11 @@ def explain(
     import secrets
     from collections import Counter
 
-    from abaton.records.deid.explain import explain as told_of
-    from abaton.deid.settings import Need
+    from abaton.deid.api import explain as told_of
     from abaton.deid.pseudonyms import Pseudonyms
-    from abaton.fhir.json_format import parse
+    from abaton.deid.settings import Need
     from abaton.fhir.file_reader import documents, find
+    from abaton.fhir.json_format import parse
     from abaton.record_types import Record
 
     need = Need("explained") if study is None else _need(study)
@@ -290,8 +288,8 @@ def _need(study: Path | None) -> Need:
 
 
 def _secret(need: Need, key: Path | None) -> bytes:
-    from abaton.deid.settings import Mechanism
     from abaton.deid.pseudonyms import check_key
+    from abaton.deid.settings import Mechanism
 
     if key is None:
         if need.deidentification.mechanism is Mechanism.PSEUDONYMISE:

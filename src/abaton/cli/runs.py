@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.live import watching
 from abaton.cli.output import emit, note, table
+from abaton.cli.progress_view import watching
 
 if TYPE_CHECKING:
-    from abaton.cli.screen import View
+    from abaton.cli.progress_view import View
     from abaton.store import RunRow, Store
 
 StoreOption = typer.Option(
@@ -132,7 +132,7 @@ def _bring_to_end(store: Store, row: RunRow, view: View) -> RunRow:
         from abaton.federation import resume_study
 
         return resume_study(store, row, watch=view.hear, step=view.step).row
-    from abaton.lab.recipes import RECIPES, build
+    from abaton.lab.federation_builder import RECIPES, build
 
     if kind not in RECIPES:
         raise SettingsError(

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abaton.cli.compare import told_of
-from abaton.cli.live import watching
 from abaton.cli.output import emit, note, save, table
+from abaton.cli.progress_view import watching
 from abaton.cli.runs import (
     AddressOption,
     JsonOption,
@@ -22,7 +21,7 @@ from abaton.cli.runs import (
     summary,
     tell_outcome,
 )
-from abaton.cli.showing import found_of, print_found, print_results
+from abaton.cli.show import found_of, print_found, print_results, told_of
 
 if TYPE_CHECKING:
     from abaton.controller import Event, State

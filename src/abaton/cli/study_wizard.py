@@ -13,7 +13,7 @@ from abaton.cli.output import note
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.study.short.common import Common
+    from abaton.study.shorthand.codes import Common
     from abaton.study.template import Answers
 
 _SHOWN = 8
@@ -73,7 +73,7 @@ def _criteria() -> tuple[dict[str, Any], ...]:
 
 
 def _inputs() -> dict[str, dict[str, Any]]:
-    from abaton.study.short.common import common
+    from abaton.study.shorthand.codes import common
 
     made: dict[str, dict[str, Any]] = {}
     for name in ("age", "sex"):
@@ -101,7 +101,7 @@ def _outcome(inputs: Any) -> tuple[str, dict[str, Any]]:
 
 def _one(question: str, sections: tuple[str, ...], *, empty: bool) -> tuple[str, dict[str, Any]] | None:
     """Something of the list of common codes, or a code that is typed; nothing where nothing may be said."""
-    from abaton.study.short.common import found_by, typed_code
+    from abaton.study.shorthand.codes import found_by, typed_code
 
     while True:
         words = typer.prompt(question, default="", show_default=False).strip()
@@ -149,7 +149,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_country(text: str) -> bool:
-    from abaton.records.fhir.vocabulary import is_known
+    from abaton.fhir.terminology import is_known
 
     return is_known("urn:iso:std:iso:3166", text.upper())
 

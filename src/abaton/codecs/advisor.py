@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abaton.codecs.contract import Key
-from abaton.codecs.sparse_codec import split
+from abaton.codecs.base import Key
 from abaton.codecs.registry import parse
+from abaton.codecs.sparse_codec import split
 from abaton.codecs.sstc import pools_of
 from abaton.codecs.stc import CODINGS, Stc
 from abaton.errors import SettingsError
 
 if TYPE_CHECKING:
-    from abaton.codecs.maps import Pool
+    from abaton.codecs.sstc import Pool
     from abaton.layout import Layout, Vector
 
 KERNELS = (0.05, 0.125, 0.25, 0.4)

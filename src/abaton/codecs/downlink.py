@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abaton.codecs.base import Key
 from abaton.codecs.pipeline import Pipeline
-from abaton.codecs.contract import Key
 from abaton.codecs.registry import parse
 from abaton.codecs.transforms import ErrorFeedback
 from abaton.errors import PayloadError, SettingsError

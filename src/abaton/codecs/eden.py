@@ -19,11 +19,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import scalar_quantiser
-from abaton.codecs.blocks import split
-from abaton.codecs.contract import Key, KeyPurpose
-from abaton.codecs.rotated import decoded
-from abaton.codecs.settings import Quantiser
-from abaton.codecs.sums import DecodedSum
+from abaton.codecs.base import DecodedSum, Key, KeyPurpose, Quantiser
+from abaton.codecs.rotated_domain import decoded, split
 
 if TYPE_CHECKING:
     from abaton.layout import Layout, Vector
@@ -49,12 +46,14 @@ class Eden(Quantiser):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload."""
-        from abaton.kernels.walsh_hadamard import aligned
         from abaton.kernels.rotation import forward, keyed
+        from abaton.kernels.walsh_hadamard import aligned
 
         known, seeds = _levels(self.bits), keyed(key.derive(KeyPurpose.DITHER))
 
-        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
+        def write(
+            block: Vector, size: int, place: int
+        ) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             z = aligned(size)
             norm = forward(block, 0, block.size, z, 0, size, place // 512, seeds)
             if norm == 0:

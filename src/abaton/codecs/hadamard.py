@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import scalar_quantiser
-from abaton.codecs.contract import Key, KeyPurpose
+from abaton.codecs.base import Key, KeyPurpose
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abaton.codecs.blocks import Blocks
+    from abaton.codecs.rotated_domain import Blocks
     from abaton.layout import Layout, Vector
 
 
@@ -34,14 +34,16 @@ class Hadamard(scalar_quantiser.RotatingLevels):
 
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The update as a payload; the smallest number and the step are in units of the update."""
-        from abaton.kernels.walsh_hadamard import aligned
         from abaton.kernels.rotation import forward, keyed
+        from abaton.kernels.walsh_hadamard import aligned
 
         rotation, private = (
             keyed(key.derive(purpose)) for purpose in (KeyPurpose.ROTATION, KeyPurpose.PRIVATE)
         )
 
-        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
+        def write(
+            block: Vector, size: int, place: int
+        ) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             z = aligned(size)
             norm = forward(block, 0, block.size, z, 0, size, place // 512, rotation)
             if norm == 0:

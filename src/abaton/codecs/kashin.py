@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import scalar_quantiser
-from abaton.codecs.contract import Key, KeyPurpose
-from abaton.codecs.rotated import rotated_payload_error
+from abaton.codecs.base import Key, KeyPurpose
+from abaton.codecs.rotated_domain import rotated_payload_error
 
 if TYPE_CHECKING:
-    from abaton.codecs.blocks import Blocks
-    from abaton.layout import Layout, Vector
+    from abaton.codecs.rotated_domain import Blocks
     from abaton.kernels.rotation import Key as Seeds
+    from abaton.layout import Layout, Vector
 
 _ROUNDS, _SHRINK = 3, 0.9
 
@@ -46,7 +46,9 @@ class Kashin(scalar_quantiser.RotatingLevels):
             keyed(key.derive(purpose)) for purpose in (KeyPurpose.ROTATION, KeyPurpose.PRIVATE)
         )
 
-        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
+        def write(
+            block: Vector, size: int, place: int
+        ) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             wide = block.astype(np.float64)
             norm = math.sqrt(float(wide @ wide))
             if norm == 0:
@@ -72,8 +74,8 @@ def _grid(peak: float, bits: int) -> Vector:
 
 def _parted(block: Vector, size: int, group: int, seeds: Seeds) -> Vector:
     """Uᵀ times a block: two rotations of it."""
-    from abaton.kernels.walsh_hadamard import aligned
     from abaton.kernels.rotation import forward
+    from abaton.kernels.walsh_hadamard import aligned
 
     frame, norm = aligned(2 * size), 0.0
     for at in (0, size):

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from abaton.codecs.contract import OWN_CODES, Codec
+from abaton.codecs.base import OWN_CODES, Codec
 from abaton.errors import SettingsError
 from abaton.protocols import require
 
 if TYPE_CHECKING:
-    from abaton.codecs.contract import Accumulator, Key
+    from abaton.codecs.base import Accumulator, Key
     from abaton.layout import Layout, Vector
 
 Memory = Mapping[str, "Vector"]

@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from abaton.codecs import scalar_quantiser
-from abaton.codecs.blocks import split
-from abaton.codecs.contract import Key, KeyPurpose
-from abaton.codecs.rotated import rotated_payload_error
-from abaton.codecs.settings import Quantiser
-from abaton.codecs.sums import DecodedSum
+from abaton.codecs.base import DecodedSum, Key, KeyPurpose, Quantiser
+from abaton.codecs.rotated_domain import rotated_payload_error, split
 
 if TYPE_CHECKING:
     from abaton.layout import Layout, Vector
@@ -38,7 +35,9 @@ class Qsgd(Quantiser):
 
         grid, private = _grid(self.bits), keyed(key.derive(KeyPurpose.PRIVATE))
 
-        def write(block: Vector, size: int, place: int) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
+        def write(
+            block: Vector, size: int, place: int
+        ) -> tuple[scalar_quantiser.Pair, list[scalar_quantiser.Words]]:
             wide = np.zeros(size, dtype=np.float64)
             wide[: block.size] = block
             peak = float(np.abs(wide).max())
@@ -63,7 +62,9 @@ class Qsgd(Quantiser):
             if parts.words[i].size:
                 signs, sizes = parts.words[i][: size // 32], parts.words[i][size // 32 :]
                 negative = np.unpackbits(signs.astype("<u4").view(np.uint8), bitorder="little")[:length]
-                block = scalar_quantiser.restore(sizes, size, _grid(self.bits))[:length] * np.float32(parts.pairs[i, 0])
+                block = scalar_quantiser.restore(sizes, size, _grid(self.bits))[:length] * np.float32(
+                    parts.pairs[i, 0]
+                )
                 result[start : start + length] = np.where(negative, -block, block)
         return result
 

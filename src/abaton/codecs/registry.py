@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from abaton.codecs.pipeline import Pipeline, chain
 from abaton.codecs.ecdq import Ecdq
 from abaton.codecs.eden import Drive, Eden
-from abaton.codecs.fp16 import Fp16
+from abaton.codecs.float_formats import Fp16, Raw
 from abaton.codecs.hadamard import Hadamard
 from abaton.codecs.kashin import Kashin
+from abaton.codecs.pipeline import Pipeline, chain
 from abaton.codecs.qsgd import Qsgd
 from abaton.codecs.quicfl import QuicFL
-from abaton.codecs.raw import Raw
 from abaton.codecs.sstc import Sstc
 from abaton.codecs.stc import Stc
 from abaton.codecs.transforms import Clip, ErrorFeedback, GaussianNoise

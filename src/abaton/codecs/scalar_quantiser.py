@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import payload_format
-from abaton.codecs.blocks import Blocks, split
-from abaton.codecs.rotated import Rotating, rotated_payload_error
+from abaton.codecs.rotated_domain import Blocks, Rotating, rotated_payload_error, split
 
 if TYPE_CHECKING:
-    from abaton.codecs.contract import Key
+    from abaton.codecs.base import Key
     from abaton.layout import Layout, Vector
 
 Pair = tuple[float, float]
@@ -114,7 +113,9 @@ def unpack(codec: LevelsCodec, payload: bytes, layout: Layout, each: int) -> Par
     present = (pairs != 0).any(axis=1)
     if not np.isfinite(pairs).all() or (np.abs(pairs) > 1e42).any():
         raise rotated_payload_error("a number in it is impossible")
-    payload_format.exact(body, at + int(cut.sizes[present].sum()) * each // 8 + 4 * (cut.tail.stop - cut.tail.start))
+    payload_format.exact(
+        body, at + int(cut.sizes[present].sum()) * each // 8 + 4 * (cut.tail.stop - cut.tail.start)
+    )
     words = []
     for size, there in zip(cut.sizes, present, strict=True):
         count = int(size) * each // 32 if there else 0

@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import payload_format
-from abaton.codecs.fp16 import from_half, to_half
-from abaton.codecs.raw import finite
-from abaton.codecs.settings import Written
-from abaton.codecs.sums import DecodedSum
+from abaton.codecs.base import DecodedSum, Written
+from abaton.codecs.float_formats import finite, from_half, to_half
 from abaton.errors import PayloadError
 from abaton.layout import Layout, Role, Tensor, Vector
 
 if TYPE_CHECKING:
-    from abaton.codecs.contract import Key
+    from abaton.codecs.base import Key
 
 Places = NDArray[np.uint32]
 Signs = NDArray[np.bool_]
@@ -145,7 +143,7 @@ class Sparse:
 
     def add_to(self, total: NDArray[np.float64], weight: float) -> None:
         """Add it to a sum, in time proportional to its entries."""
-        from abaton.vectors.stretches import add_entries
+        from abaton.kernels.vector_ops import add_entries
 
         add_entries(total, self.places, self.values, weight)
         for stretch, values in self._rest():

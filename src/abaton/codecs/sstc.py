@@ -5,6 +5,11 @@ magnitude are chosen first, over all convolutions of equal kernel size in one po
 dense weights then compete in one choice of the k largest, k counted on *all* weights; each survivor is sent
 as plus or minus one common μ. Convolutions of size 1x1 count as dense. With ``kernels=1`` the choice is
 that of ``stc``.
+
+Chosen kernels and their maps of signs: the structured half of SSTC's wire format.
+
+A kernel is the block of K·K numbers of one output and one input channel, contiguous in the layout's order
+(output, input, height, width). Kernels of a pool are numbered from 0 in that order, tensor after tensor.
 """
 
 from __future__ import annotations
@@ -17,15 +22,88 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import entries, sparse_codec, payload_format
-from abaton.codecs.maps import Pool, read_maps, write_maps
-from abaton.codecs.settings import check_choice, check_number
+from abaton.codecs import index_coding, payload_format, sparse_codec
+from abaton.codecs.base import check_choice, check_number
 from abaton.layout import Role
 
 if TYPE_CHECKING:
-    from abaton.codecs.contract import Key
-    from abaton.codecs.sparse_codec import Places, Signs, Sparse
+    from abaton.codecs.base import Key
+    from abaton.codecs.sparse_codec import Places, Signs, Sparse, Stretches
     from abaton.layout import Layout, Vector
+
+
+_COUNT = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """All kernels of one size."""
+
+    size: int  # numbers in a kernel
+    where: tuple[tuple[int, int], ...]  # the tensors they lie in
+
+    @property
+    def count(self) -> int:
+        """How many kernels there are."""
+        return sum(stop - start for start, stop in self.where) // self.size
+
+    @property
+    def width(self) -> int:
+        """The paper's bits for a kernel's number (Sec. IV-A): b_k = 1 + ⌊log2 kernels⌋."""
+        return self.count.bit_length()
+
+    def scores(self, update: Vector) -> Vector:
+        """The summed magnitude of each kernel: for equal sizes the same order as the mean."""
+        from abaton.kernels.vector_ops import magnitudes
+
+        return np.concatenate([magnitudes(update[start:stop], self.size) for start, stop in self.where])
+
+    def stretches(self, ids: Places) -> Stretches:
+        """Where some kernels lie in the vector."""
+        from abaton.kernels.vector_ops import runs
+
+        return runs(ids, self.size, np.array(self.where))
+
+
+def write_maps(
+    places: Places, values: Places, pool: Pool, ids: Places, stretches: Stretches, coding: str
+) -> bytes:
+    """How many kernels, which, and a map of signs for each; ``stretches`` are where those kernels lie."""
+    from abaton.kernels.bit_packing import write_kernels, write_trits
+    from abaton.kernels.vector_ops import inside
+
+    told, signs = inside(places, values, stretches)
+    head = _COUNT.pack(len(ids))
+    if coding == "fixed":
+        return head + write_kernels(ids, pool.width, pool.size, told, signs).tobytes()
+    listed = index_coding.write_golomb(ids, np.zeros(len(ids), np.bool_), pool.count, signed=False)
+    return head + listed + write_trits(told, signs, len(ids) * pool.size).tobytes()
+
+
+def read_maps(
+    body: memoryview, pool: Pool, allowed: int, most: int, coding: str
+) -> tuple[Places, Signs, memoryview]:
+    """The places of at most so many survivors, whether each is negative, and what follows."""
+    from abaton.kernels.bit_packing import field_bytes, read_kernels, read_trits
+    from abaton.kernels.vector_ops import outside
+
+    if len(body) < _COUNT.size or (count := _COUNT.unpack_from(body)[0]) > allowed:
+        raise index_coding.index_payload_error(f"more than {allowed:,} kernels, or none told")
+    body = body[_COUNT.size :]
+    most = min(most, count * pool.size)
+    told, negative = np.empty(most, np.uint32), np.empty(most, np.bool_)
+    if coding == "fixed":
+        used, ids = field_bytes(count, pool.width + 2 * pool.size), np.empty(count, np.uint32)
+        maps = np.frombuffer(body[:used], np.uint8)
+        found = read_kernels(maps, pool.width, pool.size, pool.count, ids, told, negative)
+    else:
+        ids, _, body = index_coding.read_golomb(body, count, pool.count, signed=False)
+        used = -(-count * pool.size // 5)
+        found = read_trits(np.frombuffer(body[:used], np.uint8), count * pool.size, told, negative)
+    if found < 0:
+        raise index_coding.index_payload_error("a map of signs")
+    return outside(told[:found], pool.stretches(ids)), negative[:found], body[used:]
+
 
 CODINGS, BIASES = ("trit", "fixed", "context"), ("fp16", "raw")
 _HEAD = struct.Struct("<fI")
@@ -64,7 +142,7 @@ class Sstc(sparse_codec.SparseCodec):
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The chosen kernels and the survivors, μ, and the biases."""
         from abaton.kernels.topk import largest
-        from abaton.vectors.stretches import inside
+        from abaton.kernels.vector_ops import inside
 
         update, parts = sparse_codec.check_fits(update, layout), sparse_codec.split(layout)
         pools, dense = pools_of(layout)
@@ -79,7 +157,7 @@ class Sstc(sparse_codec.SparseCodec):
         body = [_HEAD.pack(total / k if k else 0.0, len(places))]
         if self.coding == "context":
             told, negative = inside(places, values, parts.stretches())
-            body.append(entries.write_context(told, negative, parts.weights) if parts.weights else b"")
+            body.append(index_coding.write_context(told, negative, parts.weights) if parts.weights else b"")
         else:
             for pool, ids, where in zip(pools, chosen, kernels, strict=True):
                 body.append(write_maps(places, values, pool, ids, where, self.coding))
@@ -89,21 +167,26 @@ class Sstc(sparse_codec.SparseCodec):
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""
-        from abaton.vectors.stretches import outside
+        from abaton.kernels.vector_ops import outside
 
-        envelope, parts = payload_format.unpack(payload, self.code, layout, flags=self.flags), sparse_codec.split(layout)
+        envelope, parts = (
+            payload_format.unpack(payload, self.code, layout, flags=self.flags),
+            sparse_codec.split(layout),
+        )
         cut = len(envelope.body) - sparse_codec.rest_bytes(parts, self.biases)
         if envelope.flags != self.flags or cut < _HEAD.size:
-            raise entries.index_payload_error("it is too short or was written with other settings")
+            raise index_coding.index_payload_error("it is too short or was written with other settings")
         scale, count = _HEAD.unpack_from(envelope.body)
         sparse_codec.check_scale(scale)
         if count > self.count(parts.size):
-            raise entries.index_payload_error(f"{count:,} entries where {self.count(parts.size):,} are allowed")
+            raise index_coding.index_payload_error(
+                f"{count:,} entries where {self.count(parts.size):,} are allowed"
+            )
         rest = sparse_codec.read_rest(envelope.body[cut:], parts, self.biases)
         body, pools, dense = envelope.body[_HEAD.size : cut], *pools_of(layout)
         lists: list[tuple[Places, Signs]] = [(np.zeros(0, np.uint32), np.zeros(0, np.bool_))]
         if self.coding == "context" and parts.weights:
-            told, negative, _ = entries.read_context(body, count, parts.weights)
+            told, negative, _ = index_coding.read_context(body, count, parts.weights)
             lists.append((outside(told, parts.stretches()), negative))
         elif self.coding != "context":
             for pool in pools:
@@ -137,15 +220,17 @@ class Sstc(sparse_codec.SparseCodec):
         return largest(small.view(np.uint32), whole, self.allowed(pool))[0]
 
     def _write_dense(self, places: Places, values: Places, dense: sparse_codec.Stretches) -> bytes:
-        from abaton.vectors.stretches import inside
+        from abaton.kernels.vector_ops import inside
 
-        write = entries.write_golomb if self.coding == "trit" else entries.write_fixed
+        write = index_coding.write_golomb if self.coding == "trit" else index_coding.write_fixed
         return write(*inside(places, values, dense), _total(dense))
 
-    def _read_dense(self, body: memoryview, count: int, dense: sparse_codec.Stretches) -> tuple[Places, Signs]:
-        from abaton.vectors.stretches import outside
+    def _read_dense(
+        self, body: memoryview, count: int, dense: sparse_codec.Stretches
+    ) -> tuple[Places, Signs]:
+        from abaton.kernels.vector_ops import outside
 
-        read = entries.read_golomb if self.coding == "trit" else entries.read_fixed
+        read = index_coding.read_golomb if self.coding == "trit" else index_coding.read_fixed
         told, negative, body = read(body, count, _total(dense))
         payload_format.exact(body, 0)
         return outside(told, dense), negative

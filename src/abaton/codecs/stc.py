@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from abaton.codecs import entries, sparse_codec, payload_format
-from abaton.codecs.settings import check_choice, check_number
+from abaton.codecs import index_coding, payload_format, sparse_codec
+from abaton.codecs.base import check_choice, check_number
 
 if TYPE_CHECKING:
-    from abaton.codecs.contract import Key
+    from abaton.codecs.base import Key
     from abaton.codecs.sparse_codec import Parts, Sparse
     from abaton.layout import Layout, Vector
 
@@ -59,7 +59,7 @@ class Stc(sparse_codec.SparseCodec):
     def encode(self, update: Vector, layout: Layout, key: Key) -> bytes:
         """The chosen places and signs, μ, and the biases."""
         from abaton.kernels.topk import largest
-        from abaton.vectors.stretches import inside
+        from abaton.kernels.vector_ops import inside
 
         update, parts = sparse_codec.check_fits(update, layout), self._parts(layout)
         heads, lists, bits, found = [], [], update.view(np.uint32), []
@@ -71,44 +71,51 @@ class Stc(sparse_codec.SparseCodec):
                 layout.check(update, whose="update")
             heads.append(_GROUP.pack(total / k, len(places)))
             if self.coding == "golomb":
-                lists.append(entries.write_golomb(*inside(places, values, stretches), group.size))
+                lists.append(index_coding.write_golomb(*inside(places, values, stretches), group.size))
             else:
                 found.append((places, values))
         if self.coding == "context" and found:
             places, values = (np.concatenate(part) for part in zip(*found, strict=True))
             told, negative = inside(places, values, parts.stretches())
-            lists.append(entries.write_context(told, negative, parts.weights))
+            lists.append(index_coding.write_context(told, negative, parts.weights))
         rest = sparse_codec.write_rest(update, parts, self.biases, layout)
         return payload_format.pack(self.code, layout, *heads, *lists, rest, flags=self.flags)
 
     def open(self, payload: bytes, layout: Layout) -> Sparse:
         """The entries of a payload; everything is checked against the layout and the settings first."""
-        from abaton.vectors.stretches import outside
+        from abaton.kernels.vector_ops import outside
 
-        body, parts = payload_format.unpack(payload, self.code, layout, flags=self.flags).body, self._parts(layout)
+        body, parts = (
+            payload_format.unpack(payload, self.code, layout, flags=self.flags).body,
+            self._parts(layout),
+        )
         if payload_format.read(payload).flags != self.flags:
-            raise entries.index_payload_error("it was written with other settings")
+            raise index_coding.index_payload_error("it was written with other settings")
         groups = self._groups(parts)
         if len(body) < _GROUP.size * len(groups) + sparse_codec.rest_bytes(parts, self.biases):
-            raise entries.index_payload_error("it is too short")
+            raise index_coding.index_payload_error("it is too short")
         heads = [_GROUP.unpack_from(body, _GROUP.size * i) for i in range(len(groups))]
         for group, (scale, count) in zip(groups, heads, strict=True):
             sparse_codec.check_scale(scale)
             if count > self._count(group.size):
-                raise entries.index_payload_error(f"{count:,} entries where {self._count(group.size):,} are allowed")
+                raise index_coding.index_payload_error(
+                    f"{count:,} entries where {self._count(group.size):,} are allowed"
+                )
         cut = len(body) - sparse_codec.rest_bytes(parts, self.biases)
         rest = sparse_codec.read_rest(body[cut:], parts, self.biases)
         body = body[_GROUP.size * len(groups) : cut]
         counts = [count for _, count in heads]
         if self.coding == "context" and groups:
-            told, negative, per_tensor = entries.read_context(body, sum(counts), parts.weights)
+            told, negative, per_tensor = index_coding.read_context(body, sum(counts), parts.weights)
             if self.scope == "tensor" and list(per_tensor) != counts:
-                raise entries.index_payload_error("a tensor has another number of entries than announced")
+                raise index_coding.index_payload_error(
+                    "a tensor has another number of entries than announced"
+                )
             places = outside(told, parts.stretches())
         else:
             lists = [(np.zeros(0, np.uint32), np.zeros(0, np.bool_))]
             for group, count in zip(groups, counts, strict=True):
-                told, negative, body = entries.read_golomb(body, count, group.size)
+                told, negative, body = index_coding.read_golomb(body, count, group.size)
                 lists.append((outside(told, group.stretches()), negative))
             payload_format.exact(body, 0)
             places, negative = (np.concatenate(part) for part in zip(*lists, strict=True))

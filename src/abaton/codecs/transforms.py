@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from abaton.codecs.base import KeyPurpose, Written, check_number
 from abaton.codecs.pipeline import Pipeline, chain
-from abaton.codecs.contract import KeyPurpose
-from abaton.codecs.settings import Written, check_number
 from abaton.errors import Refused
 
 if TYPE_CHECKING:
-    from abaton.codecs.contract import Codec, Key
+    from abaton.codecs.base import Codec, Key
     from abaton.layout import Layout, Vector
 
 

@@ -1,8 +1,8 @@
 """The controller: events in, instructions out, no clock, socket, thread or file."""
 
-from abaton.control.adaptive import Thresholds
-from abaton.controller.asynchronous_scheduler import Asynchronous, Buffered
 from abaton.controller.aggregation import CommunityModel, community_model
+from abaton.controller.asynchronous_scheduler import Asynchronous, Buffered
+from abaton.controller.differential_privacy import SPENT, Privacy
 from abaton.controller.events import (
     Arrived,
     Cancel,
@@ -20,13 +20,12 @@ from abaton.controller.events import (
     Stop,
     Tick,
     Train,
-    TrainSettings,
     Wake,
     from_row,
-    settings_from,
     to_row,
 )
-from abaton.control.mixing import (
+from abaton.controller.model_cache import Shelf
+from abaton.controller.robust_aggregation import (
     Adam,
     Blend,
     Krum,
@@ -40,14 +39,12 @@ from abaton.control.mixing import (
     Trimmed,
 )
 from abaton.controller.scheduler import Pacing, again, ask, ask_all, mix, rest, stop
-from abaton.control.policies import POLICIES, policy
-from abaton.controller.differential_privacy import SPENT, Privacy
-from abaton.control.rules import Rules
-from abaton.controller.model_cache import Shelf
 from abaton.controller.state import Answer, Contribution, State
 from abaton.controller.state_machine import step
+from abaton.controller.strategies import POLICIES, Rules, policy
 from abaton.controller.synchronous_scheduler import SemiSynchronous, Synchronous
 from abaton.controller.weighting import ByExamples, ByStaleness, ByValidation, Weighting
+from abaton.training import Thresholds, TrainSettings, settings_from
 
 __all__ = [
     "POLICIES",

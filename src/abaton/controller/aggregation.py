@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import Accumulator, Key, Pipeline
-from abaton.controller.events import TrainSettings
-from abaton.control.mixing import Blend, Memory, Optimiser, Plain, Robust
-from abaton.control.reach import Reach
-from abaton.control.rules import Rules
 from abaton.controller.model_cache import Shelf
+from abaton.controller.robust_aggregation import Blend, Memory, Optimiser, Plain, Reach, Robust
+from abaton.controller.strategies import Rules
 from abaton.errors import AbatonError
 from abaton.kernels import Layout, Vector
+from abaton.training import TrainSettings
 
 # The sum of all shares' bounds lies between these, in units of the scale: above, it could overflow 64 bits; below, the
 # mix would lose digits that float32 has.
@@ -293,7 +292,7 @@ class Newest:
             self._kept.put(learner, arrays[f"{_NEWEST}{learner}"])
 
     def _exchange(self, learner: str, model: Vector, weight: float) -> None:
-        from abaton.vectors.mix import exchange
+        from abaton.kernels.vector_ops import exchange
 
         before = self._weights.get(learner, 0.0)
         kept = self._kept.get(learner) if learner in self._kept else np.zeros_like(model)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from immutables import Map
 
-from abaton.control.adaptive import CYCLES, Thresholds, staleness_limit
-from abaton.control.checks import refuse, whole
-from abaton.controller.events import Instruction, TrainSettings
+from abaton.controller.events import Instruction
 from abaton.controller.scheduler import Pacing, again, ask, ask_all, mix, rest, stop
 from abaton.controller.state import Answer, Contribution, State
+from abaton.training import CYCLES, Thresholds, TrainSettings, refuse, staleness_limit, whole
 
 if TYPE_CHECKING:
-    from abaton.control.rules import Rules
+    from abaton.controller.strategies import Rules
 
 
 class AtOnce(Pacing):

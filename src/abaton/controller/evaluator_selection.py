@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from abaton.control import draw
-from abaton.metrics import counts as score
-from abaton.controller.events import Counts, Evaluate, Instruction
-from abaton.control.rules import Rules
+from abaton import training
+from abaton.controller.events import Evaluate, Instruction
 from abaton.controller.state import Contribution, Member, State
+from abaton.controller.strategies import Rules
 from abaton.controller.weighting import ByValidation
+from abaton.metrics import counts as score
+from abaton.metrics.counts import Counts
 
 LOTS = 32
 
@@ -85,8 +86,8 @@ def choose(policy: ByValidation, state: State, seed: int, task: str, owner: str)
     if count is None or count >= len(others):
         return others
     if policy.choice == "lot":
-        return sorted(draw.sample(others, count, seed, "evaluators", task))
-    lots = [sorted(draw.sample(others, count, seed, "evaluators", task, i)) for i in range(LOTS)]
+        return sorted(training.sample(others, count, seed, "evaluators", task))
+    lots = [sorted(training.sample(others, count, seed, "evaluators", task, i)) for i in range(LOTS)]
     own = state.present[owner].labels if policy.own and owner in state.present else ()
     return min(lots, key=lambda lot: _distance(state, own, lot))
 

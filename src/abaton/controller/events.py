@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from abaton.control.adaptive import Thresholds
 from abaton.errors import StoreError
-
-Counts: TypeAlias = tuple[float, ...]
-"""What an evaluator counted, in a form that adds up over evaluators (see `control.score`)."""
+from abaton.metrics.counts import Counts
+from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,53 +102,6 @@ class Noted:
     at: float
     learner: str
     what: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrainSettings:
-    """How a learner trains before it sends its update.
-
-    Attributes:
-        epochs: passes over the data; the most there may be, if the learner decides itself when to send.
-        batch_size: examples in a step.
-        learning_rate: of the solver, before the schedule.
-        momentum: how much of the last direction is kept (Metis, Eq. 2); 0 is plain descent.
-        solver: `sgd` or `adam`.
-        proximal: how strongly the model is pulled back to where it started (FedProx); 0 is not at all.
-        clip: the longest gradient that is taken as it is; 0 is no limit.
-        window: 0 shuffles all examples; a number shuffles through a window of so many, over examples sorted by label.
-        keep_momentum: whether the solver's memory survives, at the learner, from one task to the next.
-        schedule: `constant`, `step`, `cosine` or `driven` (see `learning.solvers.rate`).
-        decay: the factor of the schedule.
-        period: after how many epochs a `step` is taken, or a `cosine` has come down.
-        elapsed: how many epochs lie behind this task, for the schedule.
-        adaptive: thresholds of a learner that decides itself when to send.
-        committed: how many steps had been committed when it was asked.
-        staleness_limit: the effective staleness above which it sends.
-        budget: seconds in which a learner does as many batches as it can, at least one; 0 is none.
-        steps: exactly so many batches, whatever `epochs` and `budget` say; 0 leaves it to them.
-        complete: whether the validation set is trained on too (the post-validation phase).
-    """
-
-    epochs: int = 1
-    batch_size: int = 32
-    learning_rate: float = 0.05
-    momentum: float = 0.0
-    solver: str = "sgd"
-    proximal: float = 0.0
-    clip: float = 0.0
-    window: int = 0
-    keep_momentum: bool = False
-    schedule: str = "constant"
-    decay: float = 1.0
-    period: int = 1
-    elapsed: int = 0
-    adaptive: Thresholds | None = None
-    committed: int = 0
-    staleness_limit: float = float("inf")
-    budget: float = 0.0
-    steps: int = 0
-    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,16 +209,6 @@ def to_row(event: Event) -> tuple[str, dict[str, Any]]:
     kind = type(event)
     values = zip(kind.__slots__, _VALUES[kind](event), strict=True)
     return kind.__name__, {name: list(v) if isinstance(v, tuple) else v for name, v in values}
-
-
-def settings_from(values: Mapping[str, Any]) -> TrainSettings:
-    """Settings that crossed a pipe as plain values.
-
-    >>> settings_from({"epochs": 3, "adaptive": {"loss": 1.0, "tombstones": 2}}).adaptive
-    Thresholds(loss=1.0, tombstones=2)
-    """
-    thresholds = values.get("adaptive")
-    return TrainSettings(**{**values, "adaptive": Thresholds(**thresholds) if thresholds else None})
 
 
 def from_row(kind: str, body: Mapping[str, Any]) -> Event:

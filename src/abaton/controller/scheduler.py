@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
-from abaton.metrics import counts
-from abaton.controller.events import Commit, Publish, Stop, Train, TrainSettings
 from abaton.controller.differential_privacy import SPENT
+from abaton.controller.events import Commit, Publish, Stop, Train
 from abaton.controller.state import Answer, Assignment, Contribution, Past, State
 from abaton.controller.weighting import weigh
+from abaton.metrics import counts
+from abaton.training import TrainSettings
 
 if TYPE_CHECKING:
-    from abaton.control.adaptive import Thresholds
-    from abaton.control.rules import Rules
+    from abaton.controller.strategies import Rules
+    from abaton.training import Thresholds
 
 Mixes: TypeAlias = Literal["mean", "discounted", "newest"]
 """What a version is made of.

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from immutables import Map
 
-from abaton.control.adaptive import Thresholds
-from abaton.controller.events import Arrived, Counts, Instruction, Train, TrainSettings
 from abaton.controller.differential_privacy import Round
-from abaton.metrics.counts import Progress
+from abaton.controller.events import Arrived, Instruction, Train
 from abaton.errors import StoreError
+from abaton.metrics.counts import Counts, Progress
+from abaton.training import Thresholds, TrainSettings
 
 
 @dataclass(frozen=True, slots=True)

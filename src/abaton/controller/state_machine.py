@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from abaton.controller import evaluator_selection, scheduler
-from abaton.metrics import counts as score
 from abaton.controller.events import (
     Arrived,
-    Counts,
     Event,
     Failed,
     Instruction,
@@ -23,9 +21,11 @@ from abaton.controller.events import (
     Scored,
     Tick,
 )
-from abaton.control.mixing import Latest
-from abaton.control.rules import Rules
+from abaton.controller.robust_aggregation import Latest
 from abaton.controller.state import Answer, Contribution, Member, State
+from abaton.controller.strategies import Rules
+from abaton.metrics import counts as score
+from abaton.metrics.counts import Counts
 
 _SAY = 2  # how many times all the others' examples one learner's may count
 

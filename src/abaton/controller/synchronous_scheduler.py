@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from immutables import Map
 
-from abaton.control import draw
+from abaton import training
 from abaton.controller import scheduler
-from abaton.control.checks import above_zero, refuse, whole
-from abaton.controller.events import Cancel, Instruction, Train, TrainSettings, Wake
-from abaton.controller.scheduler import Pacing, commit, mix, stop
 from abaton.controller.differential_privacy import SPENT, Privacy
+from abaton.controller.events import Cancel, Instruction, Train, Wake
+from abaton.controller.scheduler import Pacing, commit, mix, stop
 from abaton.controller.state import Answer, Assignment, Contribution, State
+from abaton.training import TrainSettings, above_zero, refuse, whole
 
 if TYPE_CHECKING:
-    from abaton.control.rules import Rules
+    from abaton.controller.strategies import Rules
 
 _MANY = 1_000_000  # how many learners there will be is not said
 
@@ -55,7 +55,7 @@ class Synchronous(Pacing):
             if not enough:
                 return stop(state, SPENT)
         wanted = min(self.needed(rules) + self.extra - len(state.ready), len(names))
-        chosen = sorted(draw.sample(names, wanted, rules.seed, "round", state.version, attempt))
+        chosen = sorted(training.sample(names, wanted, rules.seed, "round", state.version, attempt))
         tasks = {f"{state.version}.{attempt}.{name}": name for name in chosen}
         asked: list[Instruction] = [
             Train(task, name, state.version, scheduler.settings(rules, state, name))

@@ -3,10 +3,8 @@
 Needs the extra ``abaton[serve]``.
 """
 
-from abaton.dashboard.access import AccessFile, Person, Right, ViewerRole, add_token, load_access
-from abaton.dashboard.app import make_dashboard
-from abaton.dashboard.serving import beside, check_access, serve_dashboard
-from abaton.dashboard.sessions import Sessions
+from abaton.dashboard.access import AccessFile, Person, Right, Sessions, ViewerRole, add_token, load_access
+from abaton.dashboard.server import beside, check_access, make_dashboard, serve_dashboard
 from abaton.dashboard.state import Dashboard
 
 __all__ = [

@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
-from abaton.dashboard.access import AccessFile, Person, ViewerRole
-from abaton.dashboard.sessions import Sessions
+from abaton.dashboard.access import AccessFile, Person, Sessions, ViewerRole
 from abaton.http_server import (
     App,
     Gone,

@@ -10,19 +10,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from abaton.dashboard.access import Right
-from abaton.dashboard.response_cache import sent
-from abaton.dashboard.figures import compared_figures, run_figures
-from abaton.dashboard.pages import (
+from abaton.dashboard.auth import At, By, read_form
+from abaton.dashboard.dashboard_pages import (
     MOST_COMPARED,
     Checked,
     Frame,
     compare_page,
+    compared_figures,
     governance_page,
     log_page,
+    run_figures,
     run_page,
     runs_page,
 )
-from abaton.dashboard.signing_in import At, By, read_form
+from abaton.dashboard.response_cache import sent
 from abaton.dashboard.state import Dashboard
 from abaton.errors import SettingsError, StoreError
 from abaton.governance import Audit, census, chain, verify

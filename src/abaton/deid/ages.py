@@ -14,9 +14,9 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from abaton.records.deid.scope import Scope
-from abaton.records.fhir.conversion import convert
-from abaton.records.fhir.dates import whole_years, year_of
+from abaton.deid.context import Scope
+from abaton.fhir.partial_dates import whole_years, year_of
+from abaton.fhir.ucum import convert
 
 OLDEST = 89
 _AGE = {"coding": [{"system": "http://loinc.org", "code": "30525-0"}]}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from abaton.errors import SettingsError
 from abaton.deid.ages import TELLING, named_age
-from abaton.records.deid.scope import MASKED_URL, Beside, Dropped, Handler, Node, Scope
-from abaton.records.fhir.vocabulary import ABSENT, binding, is_known
+from abaton.deid.context import MASKED_URL, Beside, Dropped, Handler, Node, Scope
+from abaton.errors import SettingsError
+from abaton.fhir.terminology import ABSENT, binding, is_known
 
 if TYPE_CHECKING:
     from abaton.deid.methods import Settings

@@ -15,25 +15,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from abaton.errors import Refused
-from abaton.deid.reference_index import NOWHERE, Addresses, Asks, identifier_of
 from abaton.deid.ages import age_at, age_observation
+from abaton.deid.coded_values import Codes
+from abaton.deid.context import Handler, Notes, Scope, resting
 from abaton.deid.minimisation import Minimiser
-from abaton.deid.settings import Dates, Function, Mechanism, Need, Preset, Rule
-from abaton.deid.rule_compiler import LeftOut, Plan
 from abaton.deid.presets import rules
 from abaton.deid.pseudonyms import Pseudonyms
+from abaton.deid.reference_index import NOWHERE, Addresses, Asks, identifier_of
 from abaton.deid.references import Document, Found, clashes, identity_of, old_name
-from abaton.records.deid.repair import Repair
-from abaton.records.deid.resting import resting
-from abaton.records.deid.scope import Handler, Notes, Scope
+from abaton.deid.repair import Repair
+from abaton.deid.rule_compiler import LeftOut, Plan
+from abaton.deid.settings import Dates, Function, Mechanism, Need, Preset, Rule
 from abaton.deid.transform_counts import Tally
-from abaton.deid.coded_values import Codes
+from abaton.errors import Refused
+from abaton.fhir.bundles import server_of
 from abaton.fhir.elements import resources, table
 from abaton.fhir.json_format import bounded
-from abaton.records.fhir.references import server_of
+from abaton.fhir.terminology import profiles
 from abaton.fhir.versions import refuse, version_of
-from abaton.records.fhir.vocabulary import profiles
 from abaton.record_types import Consented, ConsentedLot, Deidentified
 
 MARK = "http://interopehrate.eu/fhir/StructureDefinition/AnonymizationExtension-IEHR"

@@ -7,10 +7,56 @@ exported data; governance keeps it sealed. Several processes may write it.
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from abaton.errors import SettingsError
-from abaton.deid.pseudonyms import MappingRow
+
+
+@dataclass(frozen=True, slots=True)
+class MappingRow:
+    """One line of the mapping table: which subject has which new identity in which study."""
+
+    study: str
+    tag: str
+    pseudonym: str
+    subject: str
+
+    def __repr__(self) -> str:
+        return "MappingRow(…)"  # holds an identity: never shown
+
+
+class MappingSink(Protocol):
+    """Where mapping rows go; governance keeps them sealed, apart from the data."""
+
+    def find(self, study: str, tag: str) -> str | None:
+        """The new identity already given to a subject, if any."""
+
+    def add(self, row: MappingRow) -> str:
+        """Keep a row and return the identity that counts: an earlier one for the same subject wins."""
+
+
+class MemoryMapping:
+    """A mapping table that lives only as long as the process.
+
+    >>> table = MemoryMapping()
+    >>> table.add(MappingRow("s", "tag", "NEW", "old")), table.add(MappingRow("s", "tag", "LATER", "old"))
+    ('NEW', 'NEW')
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], MappingRow] = {}
+
+    def find(self, study: str, tag: str) -> str | None:
+        """The new identity already given to a subject, if any."""
+        row = self.rows.get((study, tag))
+        return None if row is None else row.pseudonym
+
+    def add(self, row: MappingRow) -> str:
+        """Keep a row unless the subject has one already."""
+        return self.rows.setdefault((row.study, row.tag), row).pseudonym
+
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS mapping (study TEXT, tag TEXT, pseudonym TEXT NOT NULL, subject TEXT NOT NULL, "

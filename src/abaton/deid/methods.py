@@ -14,16 +14,16 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NoReturn
 
-from abaton.errors import SettingsError
 from abaton.deid.ages import OLDEST, death_of, earliest
+from abaton.deid.coded_values import terminology
+from abaton.deid.context import Handler, Node, Scope
+from abaton.deid.free_text import scrub
 from abaton.deid.pseudonyms import as_uuid, token_of
 from abaton.deid.quantities import QUANTITIES, measure
 from abaton.deid.references import remap
-from abaton.records.deid.scope import Handler, Node, Scope
-from abaton.records.deid.scrub import scrub
-from abaton.deid.coded_values import terminology
-from abaton.records.fhir.dates import moved, year_of
+from abaton.errors import SettingsError
 from abaton.fhir.elements import is_primitive
+from abaton.fhir.partial_dates import moved, year_of
 
 Settings = Mapping[str, str]
 Maker = Callable[[Settings, Node], Handler]

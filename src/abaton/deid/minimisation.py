@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from abaton.errors import SettingsError
+from abaton.deid.context import Notes
 from abaton.deid.settings import CodeFilter, DateFilter, Function, Need, Want
-from abaton.records.deid.scope import Notes
-from abaton.records.fhir.dates import overlap
+from abaton.errors import SettingsError
 from abaton.fhir.elements import children, resources, table
+from abaton.fhir.partial_dates import overlap
 from abaton.fhir.versions import refuse, signs
 
 _ALWAYS = frozenset({"resourceType", "id", "meta", "identifier", "subject", "patient", "modifierExtension"})

@@ -21,9 +21,8 @@ import hashlib
 import hmac
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
+from abaton.deid.mapping_table import MappingRow, MappingSink
 from abaton.errors import SettingsError
 
 KEY_BYTES = 32
@@ -37,50 +36,6 @@ _LONGEST = (
 )
 _AT_ONCE = 256
 _MOST_BEGUN = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class MappingRow:
-    """One line of the mapping table: which subject has which new identity in which study."""
-
-    study: str
-    tag: str
-    pseudonym: str
-    subject: str
-
-    def __repr__(self) -> str:
-        return "MappingRow(…)"  # holds an identity: never shown
-
-
-class MappingSink(Protocol):
-    """Where mapping rows go; governance keeps them sealed, apart from the data."""
-
-    def find(self, study: str, tag: str) -> str | None:
-        """The new identity already given to a subject, if any."""
-
-    def add(self, row: MappingRow) -> str:
-        """Keep a row and return the identity that counts: an earlier one for the same subject wins."""
-
-
-class MemoryMapping:
-    """A mapping table that lives only as long as the process.
-
-    >>> table = MemoryMapping()
-    >>> table.add(MappingRow("s", "tag", "NEW", "old")), table.add(MappingRow("s", "tag", "LATER", "old"))
-    ('NEW', 'NEW')
-    """
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], MappingRow] = {}
-
-    def find(self, study: str, tag: str) -> str | None:
-        """The new identity already given to a subject, if any."""
-        row = self.rows.get((study, tag))
-        return None if row is None else row.pseudonym
-
-    def add(self, row: MappingRow) -> str:
-        """Keep a row unless the subject has one already."""
-        return self.rows.setdefault((row.study, row.tag), row).pseudonym
 
 
 def derive(key: bytes, study: str, purpose: str) -> bytes:

@@ -7,10 +7,10 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from abaton.errors import SettingsError
 from abaton.deid.ages import is_age_range, per_year, spelt_time
-from abaton.records.deid.scope import Beside, Handler, Node, Scope, masked
-from abaton.records.fhir.ucum import is_unit, without_words
+from abaton.deid.context import Beside, Handler, Node, Scope, masked
+from abaton.errors import SettingsError
+from abaton.fhir.ucum import is_unit, without_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

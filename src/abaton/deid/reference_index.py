@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from abaton.errors import Refused
-from abaton.fhir.json_format import parse
-from abaton.records.fhir.references import by_query
+from abaton.fhir.bundles import by_query
 from abaton.fhir.file_reader import STDIN, Source, numbered
+from abaton.fhir.json_format import parse
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KIND = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')

@@ -17,17 +17,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from abaton.deid.reference_index import Addresses, Asks, identifiers, named_by
 from abaton.deid.ages import death_of
+from abaton.deid.context import Beside, Handler, Node, Notes, Scope
+from abaton.deid.free_text import words_of
 from abaton.deid.pseudonyms import Pseudonyms
-from abaton.records.deid.scope import Beside, Handler, Node, Notes, Scope
-from abaton.records.deid.scrub import words_of
+from abaton.deid.reference_index import Addresses, Asks, identifiers, named_by
+from abaton.fhir.bundles import LITERAL, SUBJECTS, by_query, server_of
 from abaton.fhir.elements import resources
-from abaton.records.fhir.references import LITERAL, SUBJECTS, by_query, server_of
 
 if TYPE_CHECKING:
-    from abaton.deid.methods import Settings
     from abaton.deid.coded_values import Codes
+    from abaton.deid.methods import Settings
 
 _UUID = re.compile(
     r"urn:uuid:([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})"

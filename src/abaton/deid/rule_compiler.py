@@ -19,14 +19,13 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, NamedTuple
 
-from abaton.errors import SettingsError
-from abaton.records.deid.fixups import FIXUPS, idle
-from abaton.deid.methods import METHODS, SETTINGS, WHOLE
-from abaton.deid.settings import Rule
-from abaton.records.deid.repair import Repair
-from abaton.deid.rules import Line, Where, understand
-from abaton.records.deid.scope import Dropped, Handler, Node, Scope, masked
 from abaton.deid.coded_values import absent_reason, concept
+from abaton.deid.context import Dropped, Handler, Node, Scope, masked
+from abaton.deid.methods import METHODS, SETTINGS, WHOLE
+from abaton.deid.repair import FIXUPS, Repair, idle
+from abaton.deid.rules import Line, Where, understand
+from abaton.deid.settings import Rule
+from abaton.errors import SettingsError
 from abaton.fhir.elements import Element, is_primitive, is_resource_slot, table
 from abaton.fhir.versions import other_form, refuse, version_of
 

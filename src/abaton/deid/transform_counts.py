@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.records.deid.scope import Notes
+from abaton.deid.context import Notes
 
 Where = tuple[str, str]  # the element's path and the reason
 

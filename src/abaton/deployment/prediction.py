@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused, SettingsError
-from abaton.federation import COMMUNITY, Run
-from abaton.federation.federation import states_of
-from abaton.federation.personalising import kept_own, own_path
-from abaton.features import Table
 from abaton.deployment.applicability import Misfit, misfits, unusual
 from abaton.deployment.new_patients import GROUND, read_newcomers
+from abaton.errors import Refused, SettingsError
+from abaton.features import Table
+from abaton.federation import COMMUNITY, Run
+from abaton.federation.federation import states_of
 from abaton.study import study_from_toml
+from abaton.study_run.local_benefit import kept_own, own_path
 
 Floats = NDArray[np.float64]
 

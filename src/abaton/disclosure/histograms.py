@@ -14,11 +14,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from abaton.errors import Refused
+from abaton.anonymity.equivalence_classes import Table
 from abaton.anonymity.federated_recoding import Histogram, Names, Told, choose, site_histogram
 from abaton.anonymity.lattice import Node, optimum, way_up
 from abaton.anonymity.settings import AnonymitySettings
-from abaton.records.anonymity.tables import Table
+from abaton.errors import Refused
 
 Key = TypeVar("Key", bound=Hashable)
 Chains = tuple[tuple[tuple[Names, int], ...], ...]

@@ -11,18 +11,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from abaton.atomic_files import replacing, writing
 from abaton.errors import StoreError
-from abaton.atomic_files import replacing
-from abaton.site.consent_gate import subject_tag
-from abaton.site.factory import private_bytes, tags_key
-from abaton.site.reading import SiteFile
-from abaton.store import writing
 
 _MOST = (
     1024  # groups of one kind that are remembered; a site that has told of so many tells of no further one
@@ -148,23 +143,3 @@ class Ledger:
                 where=str(self.path),
                 remedy="restore it from a backup; without it the site cannot know what may still be told",
             ) from error
-
-
-def open_ledger(file: SiteFile, floor: int) -> Ledger:
-    """The ledger of a site, beside its document; people are known by the site's tags, or under a key of its own."""
-    path, own = ledger_places(file)
-    key = tags_key(file) if file.document.keys.tags else _own_key(own)
-    return Ledger(path, lambda patient: subject_tag(key, patient), floor)
-
-
-def ledger_places(file: SiteFile) -> tuple[Path, Path]:
-    """Where a site's ledger lies, and the key of its own that it has if the site has none for tags."""
-    name = file.document.site.id
-    return file.path(f"{name}.ledger"), file.path(f"{name}.ledger.key")
-
-
-def _own_key(path: Path) -> bytes:
-    if not path.exists():
-        with writing(path.parent), replacing(path, mode=0o600) as begun:
-            begun.write_bytes(secrets.token_bytes(32))
-    return private_bytes(path)

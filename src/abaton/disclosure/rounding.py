@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.controller.events import Counts
-from abaton.metrics.counts import TIME_SUMS, VALUE_SUMS
+from abaton.metrics.counts import TIME_SUMS, VALUE_SUMS, Counts
 
 _DIGITS = 2  # of losses and of sums of errors
 _STEPS = 1 << 20  # in which a group is spread: a larger one needs no more memory

@@ -1,8 +1,7 @@
 """What carries messages and time between the controller and the learners."""
 
+from abaton.engines.base import Engine, EvaluateTask, Task, TrainTask
 from abaton.engines.checkpoint import EVERY, Checkpoints
-from abaton.engines.contract import Engine, EvaluateTask, Task, TrainTask
-from abaton.engines.drive import Driver, Outcome
 from abaton.engines.launcher import (
     MEMORY,
     Ended,
@@ -15,9 +14,10 @@ from abaton.engines.launcher import (
     status_of,
     virtual,
 )
-from abaton.engines.local import LocalEngine
+from abaton.engines.local_engine import LocalEngine
 from abaton.engines.ray import RayEngine
 from abaton.engines.replay import Replayed, Resumed
+from abaton.engines.runner import Driver, Outcome
 from abaton.engines.virtual_engine import Profile, VirtualEngine
 
 __all__ = [

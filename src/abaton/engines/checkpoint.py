@@ -28,9 +28,8 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.atomic_files import replacing, sweep, writing
 from abaton.errors import SettingsError, StoreError
-from abaton.atomic_files import replacing, sweep
-from abaton.store import writing
 
 EVERY = 100
 """After how many events a run in real time writes its next checkpoint, unless told otherwise."""

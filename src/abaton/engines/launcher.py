@@ -12,17 +12,17 @@ from typing import Protocol
 
 from abaton.codecs import Key, Pipeline
 from abaton.controller import SPENT, Arrived, Rules, Shelf, community_model, from_row
-from abaton.control.draw import round_key
+from abaton.engines.base import Engine
 from abaton.engines.checkpoint import EVERY, Checkpoints
-from abaton.engines.contract import Engine
-from abaton.engines.drive import Driver, Observer, Outcome, Watcher
-from abaton.engines.local import LocalEngine
+from abaton.engines.local_engine import LocalEngine
 from abaton.engines.ray import RayEngine
+from abaton.engines.runner import Driver, Observer, Outcome, Watcher
 from abaton.engines.site_state import SiteState
 from abaton.engines.virtual_engine import Profile, VirtualEngine
 from abaton.errors import StoreError
 from abaton.learners import Learner, Model
 from abaton.store import Journal, SlotFile
+from abaton.training import round_key
 
 _LOG = logging.getLogger(__name__)
 _MEMORIES = "learners"

@@ -15,11 +15,11 @@ import numpy as np
 
 from abaton.codecs import Difference, Key, follow, lacking
 from abaton.controller.aggregation import local_model
-from abaton.control.draw import round_key
-from abaton.engines.contract import Task, Way
+from abaton.engines.base import Task, Way
 from abaton.errors import PayloadError
-from abaton.learners import Learner
 from abaton.kernels import Vector
+from abaton.learners import Learner
+from abaton.training import round_key
 
 _EVALUATOR, _TRAINER = 4, 1  # versions that are held; training never goes back to an older one
 _FAR = 64  # versions behind the newest that nobody is asked for any more

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from abaton.controller import Arrived, Event, Failed, Scored, Tick
-from abaton.engines.contract import Engine, Task
+from abaton.engines.base import Engine, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from abaton.controller import Arrived, Event, Failed, Scored
-from abaton.controller.events import Counts
-from abaton.metrics.counts import sound
-from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.reasons import FAILED, UNREADABLE_ANSWER, UNREADABLE_UPDATE, plain_reason
+from abaton.engines.base import (
+    FAILED,
+    UNREADABLE_ANSWER,
+    UNREADABLE_UPDATE,
+    EvaluateTask,
+    Task,
+    TrainTask,
+    plain_reason,
+)
 from abaton.errors import PayloadError
 from abaton.learners import Reply
+from abaton.metrics.counts import Counts, sound
 
 Check = Callable[[str, int, bytes], None]
 """Decodes a learner's payload for a version; raises if it is not sound."""

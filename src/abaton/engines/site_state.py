@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from abaton.atomic_files import replacing, writing
 from abaton.errors import SettingsError, StoreError
-from abaton.atomic_files import replacing
 from abaton.learners import Learner, Reply
-from abaton.store import digest_of, writing
+from abaton.store import digest_of
 
 _ANSWER, _PAYLOAD = "answer", "payload"
 

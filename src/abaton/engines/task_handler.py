@@ -15,13 +15,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.reasons import Said, word_for
+from abaton.engines.base import EvaluateTask, Said, Task, TrainTask, word_for
 from abaton.engines.site_state import SiteState
 from abaton.errors import AbatonError
+from abaton.kernels import Vector
 from abaton.learners import Learner, Reply, Request, Update, Watch
 from abaton.learners.learner import ALONE
-from abaton.kernels import Vector
 
 _LOG = logging.getLogger(__name__)
 _LOG.addHandler(logging.NullHandler())  # what is told here is the site's: it goes where the site lets logs go

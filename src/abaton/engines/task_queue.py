@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from abaton.controller import Event, Failed, Joined, Left, Tick
-from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.reasons import GONE
+from abaton.engines.base import GONE, EvaluateTask, Task, TrainTask
 from abaton.learners import Learner
 
 MOST_DEATHS = 3

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import ClassVar
 
+from abaton import training
 from abaton.controller import Arrived, Event, Failed, Joined, Left, Scored, Tick
-from abaton.control import draw
-from abaton.engines.reply_validation import Told, arrival
-from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.base import DROPPED, REFUSED, EvaluateTask, Task, TrainTask
 from abaton.engines.model_transfer import Held, load
-from abaton.engines.reasons import DROPPED, REFUSED
+from abaton.engines.reply_validation import Told, arrival
 from abaton.engines.task_handler import Worker, told, update_reply
 from abaton.errors import AbatonError, SettingsError
-from abaton.learners import Crew, CrewError, Epoch, Job, Learner, Update, cycle_ends
 from abaton.kernels import Vector
+from abaton.learners import Crew, CrewError, Epoch, Job, Learner, Update, cycle_ends
 
 _TOGETHER = 64  # tasks trained at once: enough for all cores, and few answers wait in memory
 
@@ -164,8 +163,8 @@ class VirtualEngine:
             elif known is None:
                 self._untrained[task.key] = task
             busy = steps / profile.speed
-            if profile.dropout and draw.uniform(self._seed, "dropout", task.key) < profile.dropout:
-                self._push(started + busy * draw.uniform(self._seed, "when", task.key), "drops", task.key)
+            if profile.dropout and training.uniform(self._seed, "dropout", task.key) < profile.dropout:
+                self._push(started + busy * training.uniform(self._seed, "when", task.key), "drops", task.key)
             elif task.key in self._cycles:
                 self._push(started + busy, "epoch", task.key)
             else:

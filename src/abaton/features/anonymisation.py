@@ -17,14 +17,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from abaton.errors import Refused, SettingsError
 from abaton.anonymity import AnonymitySettings
-from abaton.anonymity.table_encoding import encode
+from abaton.anonymity.equivalence_classes import Table as Combinations
 from abaton.anonymity.federated_recoding import Choice, Histogram, show, site_histogram
+from abaton.anonymity.release import Release, recoded_as
+from abaton.anonymity.table_encoding import encode
 from abaton.anonymity.table_files import recoded_frame
 from abaton.disclosure.histograms import affordable, leaving
-from abaton.anonymity.release import Release, recoded_as
-from abaton.records.anonymity.tables import Table as Combinations
+from abaton.errors import Refused, SettingsError
 from abaton.features.table import Table, groups
 
 Floats = NDArray[np.float64]

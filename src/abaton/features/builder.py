@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import Refused
-from abaton.records.features.cells import Counts
 from abaton.features.data_quality import Finding, Reason, Report, masked
-from abaton.records.features.inputs import Gathered, Value, indices, values
+from abaton.features.extraction import Counts, Gathered, Gatherer, Rows, Value, indices, values
 from abaton.features.labels import Labelled, labels
 from abaton.features.specification import Input, Missing, Outcome, Plan
-from abaton.records.features.rows import Gatherer, Rows
 from abaton.features.table import Table, columns, encode
 from abaton.record_types import Deidentified
 

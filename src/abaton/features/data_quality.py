@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from abaton.records.fhir.vocabulary import is_public
+from abaton.fhir.terminology import is_public
 
 OTHER_SYSTEM = "a system of no public list"
 NO_SYSTEM = "no system"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from abaton.records.features import cells, joins
-from abaton.records.features.cells import Counts
+from abaton.features import extraction
 from abaton.features.data_quality import Reason
-from abaton.records.features.inputs import Gathered, Index, of_subject
-from abaton.records.features.moments import Moment, plus, within
+from abaton.features.extraction import Cells, Counts, Gathered, Index, of_subject
 from abaton.features.specification import FollowUp, Join, Label, Outcome
-from abaton.records.features.rows import Cells
+from abaton.fhir.partial_dates import Moment, plus, within
 
 Labelled = float | tuple[float, float] | Reason
 """A class, a value, or days with 1 for an event and 0 for nothing until then; or why there is none."""
@@ -24,17 +22,19 @@ def labels(
 
 
 def _label(label: Label, rows: Gathered, subject: str, index: Index | None, counts: Counts) -> Labelled:
-    mine = cells.chosen(of_subject(rows, label, subject), label, None, counts)
+    mine = extraction.chosen(of_subject(rows, label, subject), label, None, counts)
     match label.kind:
         case Outcome.ANY:
             return float(any(True for _ in mine))
         case Outcome.CLASSES:
-            places = joins.category(cells.categories(mine, label, label.classes, counts), label.join)
+            places = extraction.category(
+                extraction.categories(mine, label, label.classes, counts), label.join
+            )
             place = min(places) if places else len(label.classes)
             return float(place) if place < len(label.classes) else Reason.NO_LABEL
         case Outcome.THRESHOLD | Outcome.VALUE:
-            found = cells.numbers(mine, label, counts)
-            value = joins.number(found, label.join or Join.MEAN)
+            found = extraction.numbers(mine, label, counts)
+            value = extraction.number(found, label.join or Join.MEAN)
             if value is None:
                 return Reason.NO_LABEL
             return value if label.above is None else float(value > label.above)
@@ -51,8 +51,8 @@ def _label(label: Label, rows: Gathered, subject: str, index: Index | None, coun
 
 def _dates(rows: Gathered, source: FollowUp, subject: str) -> list[Moment]:
     found = (
-        cells.when(row, source)
-        for row in cells.chosen(of_subject(rows, source, subject), source, None, Counts())
+        extraction.when(row, source)
+        for row in extraction.chosen(of_subject(rows, source, subject), source, None, Counts())
     )
     return [then for then in found if then is not None]
 
@@ -63,7 +63,7 @@ def _event(
     """Whether an event fell in the window after the index date; who was not watched to its end is left out."""
     if index is None or label.days is None:
         return Reason.NO_DATE
-    events = [cells.when(row, label) for row in rows]
+    events = [extraction.when(row, label) for row in rows]
     if None in events:
         return Reason.NO_DATE
     known = [then for then in events if then is not None]
@@ -95,7 +95,7 @@ def _time(
     """
     if index is None or label.days is None:
         return Reason.NO_DATE
-    start, events = index.at, [cells.when(row, label) for row in rows]
+    start, events = index.at, [extraction.when(row, label) for row in rows]
     known = sorted(then for then in events if then is not None)
     if len(known) < len(events):
         return Reason.NO_DATE

@@ -18,8 +18,7 @@ from pydantic import Field, model_validator
 
 from abaton.documents.fields import Day, Name, Part, Span, Term, Text, fault
 from abaton.documents.fields import days as days_of
-from abaton.records.fhir.conversion import convertible
-from abaton.records.fhir.ucum import read_unit
+from abaton.fhir.ucum import convertible, read_unit
 
 
 class Kind(StrEnum):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.records.features.inputs import Value
+from abaton.features.extraction import Value
 from abaton.features.specification import Input, Kind, Missing, Plan
 
 OTHER = "other"

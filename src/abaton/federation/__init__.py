@@ -5,19 +5,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.federation.carriers import Carrier, engine_of
+from abaton.federation.engine_factory import Carrier, engine_of
 from abaton.federation.federation import Dossier, Federation
-from abaton.federation.holdings import Holding, Making, Participant
+from abaton.federation.participants import Holding, Making, Participant
 from abaton.federation.run import COMMUNITY, Run
 
 if TYPE_CHECKING:
-    from abaton.federation.baselines import POOLED, alone, baselines
-    from abaton.federation.judging import judge_models, site_counts
-    from abaton.study_run.consented_learner import ConsentedLearner, Rows
-    from abaton.study_run.preparation import Member, Members, federate
-    from abaton.study_run.ingest import Reading, read_sites
     from abaton.study_run.consent_roster import Roll
+    from abaton.study_run.consented_learner import ConsentedLearner, Rows
     from abaton.study_run.coordinator import StudyOptions, resume_study, run_readings, run_study
+    from abaton.study_run.evaluation import POOLED, alone, baselines, judge_models, site_counts
+    from abaton.study_run.ingest import Reading, read_sites
+    from abaton.study_run.preparation import Member, Members, federate
 
 __all__ = [
     "COMMUNITY",
@@ -50,8 +49,7 @@ __all__ = [
 
 # What knows of studies is loaded when it is first used: data and a model need none of it.
 _OF_STUDIES = {
-    "abaton.federation.baselines": ("POOLED", "alone", "baselines"),
-    "abaton.federation.judging": ("judge_models", "site_counts"),
+    "abaton.study_run.evaluation": ("POOLED", "alone", "baselines", "judge_models", "site_counts"),
     "abaton.study_run.consented_learner": ("ConsentedLearner", "Rows"),
     "abaton.study_run.preparation": ("Member", "Members", "federate"),
     "abaton.study_run.ingest": ("Reading", "read_sites"),

@@ -24,20 +24,25 @@ import numpy as np
 
 from abaton.codecs import Codec, Pipeline, chain, downlink_of, parse
 from abaton.controller import Rules
-from abaton.metrics.counts import MEASURES, task_of
 from abaton.engines import EVERY, MEMORY, Outcome, Running, forget, live, status_of
-from abaton.engines.drive import Observer, Watcher
+from abaton.engines.runner import Observer, Watcher
 from abaton.errors import Refused, SettingsError
-from abaton.federation.carriers import Carrier, Here
-from abaton.federation.course import some_versions
-from abaton.federation.fingerprint import described, differences, flat, machines, written
-from abaton.federation.holdings import Holding, Making, Participant, holding, profiles_of
-from abaton.federation.run import Run
-from abaton.federation.shapes import check_readable, shape_of
+from abaton.federation.engine_factory import Carrier, Here
+from abaton.federation.participants import (
+    Holding,
+    Making,
+    Participant,
+    check_readable,
+    holding,
+    profiles_of,
+    shape_of,
+)
+from abaton.federation.run import Run, some_versions
+from abaton.federation.run_manifest import described, differences, flat, machines, versions, written
 from abaton.learners import Examples, Learner, Model
+from abaton.metrics.counts import MEASURES, task_of
 from abaton.metrics.predictions import is_timed, measures
 from abaton.protocols import missing
-from abaton.software import versions
 from abaton.store import Journal, Keep, RunRow, Store, default_folder, model_digest
 
 PYTHON = "python"

@@ -14,8 +14,7 @@ from functools import cache
 from typing import Any
 
 from abaton.fhir.elements import table
-from abaton.records.views.boundaries import boundary
-from abaton.records.views.functions import FUNCTIONS, LAMBDAS, reference_key, type_test
+from abaton.fhirpath.functions import FUNCTIONS, LAMBDAS, boundary, reference_key, type_test
 from abaton.fhirpath.operators import OPERATORS, Items
 from abaton.fhirpath.parser import (
     Call,

@@ -32,13 +32,14 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from abaton.canonical_json import canonical, digest
+from abaton.deid.mapping_table import MappingRow
+from abaton.deid.pseudonyms import Pseudonyms, letters
 from abaton.errors import SettingsError, StoreError
 from abaton.governance.audit_log import Audit, Entry
+from abaton.governance.identifiers import Denied, RefusalCode, first_moment, is_name, stamp
 from abaton.governance.keys import Draw, PublicKey, Ring
 from abaton.governance.senders import Sender, SenderRole, Senders
 from abaton.governance.signed_statements import Signer, Statement, check, state
-from abaton.governance.identifiers import Denied, RefusalCode, first_moment, is_name, stamp
-from abaton.deid.pseudonyms import MappingRow, Pseudonyms, letters
 from abaton.store import Database, insert_new, mark_version
 
 _PAD = 64  # identities of different lengths look alike
@@ -101,7 +102,7 @@ class SealedRow:
 
 
 class Vault:
-    """The mapping table of one site; a :class:`abaton.deid.pseudonyms.MappingSink`.
+    """The mapping table of one site; a :class:`abaton.deid.mapping_table.MappingSink`.
 
     Args:
         url: The database of the rows.

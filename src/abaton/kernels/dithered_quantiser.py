@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.kernels.counter_rng import fill
-from abaton.kernels.walsh_hadamard import GROUP, Floats
 from abaton.kernels.jit import inlined, kernel
 from abaton.kernels.rotation import spin
+from abaton.kernels.walsh_hadamard import GROUP, Floats
 
 Wholes = NDArray[np.int64]
 Ints = NDArray[np.int32]
@@ -42,7 +42,7 @@ def quantise(
 ) -> tuple[int, int]:  # fmt: skip
     """Rotate and round all blocks; the answer is how many outcomes and how many outliers there are.
 
-    An outcome is where its frequencies begin in a list of ``count``; see ``codecs/ecdq_tables.py``.
+    An outcome is where its frequencies begin in a list of ``count``; see ``codecs/ecdq.py``.
     """
     used = found = 0
     pairs = random.view(np.uint64)  # two random numbers each, the lower half first

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.lab.classes import ClassForm
-from abaton.lab.sizes import Counts
+from abaton.lab.skew import ClassForm, Counts
 
 Rows = NDArray[np.int64]
 

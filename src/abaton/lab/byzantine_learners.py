@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from abaton.controller import TrainSettings
 from abaton.errors import SettingsError
-from abaton.lab.sites import Split
-from abaton.learners import Examples, Lesson, Model, Score, Trained
-from abaton.models.base import Way
 from abaton.kernels import Vector
+from abaton.lab.partition import Split
+from abaton.learners import Examples, Lesson, Model, Trained
+from abaton.metrics.predictions import Score
+from abaton.models.base import Way
+from abaton.training import TrainSettings
 
 KINDS = ("flipped", "noise")
 

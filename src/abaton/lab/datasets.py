@@ -2,12 +2,20 @@
 
 Named sets lie in a folder that is given, or that ABATON_DATA names; none of them comes with Abaton. What is loaded is
 shared: learners get views of it (`abaton.lab.sites`), never copies.
+
+Arrays that were expensive to make, kept as files and mapped into memory: read once, shared by all processes.
+
+A labelled set of small images drawn from a seed: no files, so that everything in the lab runs anywhere.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +24,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.lab.cache import fingerprint, keep, recall
-from abaton.lab.image_transforms import Preparation, prepare
 from abaton.lab.dataset_files import Raw, read_heart, read_npz, read_speech, read_table
-from abaton.lab.synthetic import synthetic
+from abaton.lab.image_transforms import Preparation, prepare
 from abaton.learners import Examples
+
+_FORM = 1  # of what is kept; another number makes everything again
+
+
+def fingerprint(files: Sequence[Path], how: str) -> str:
+    """A name for what is made from these files in this way; it changes when a file does."""
+    made = hashlib.sha256(f"{_FORM}\x1f{how}".encode())
+    for file in files:
+        about = file.stat()
+        made.update(f"\x1f{file.resolve()}\x1f{about.st_size}\x1f{about.st_mtime_ns}".encode())
+    return made.hexdigest()[:24]
+
+
+def recall(place: Path) -> dict[str, NDArray[Any]] | None:
+    """The arrays kept in a folder, mapped into memory; None if they are not there or not whole.
+
+    What is written to them stays in this process: PyTorch wants arrays that could be written to.
+    """
+    try:
+        return {
+            path.stem: np.load(path, mmap_mode="c", allow_pickle=False)
+            for path in sorted(place.glob("*.npy"))
+        } or None
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def keep(place: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Keep arrays in a folder, all or none of them; a cache that cannot be written is done without."""
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        half = Path(tempfile.mkdtemp(prefix=".half-", dir=place.parent))
+        try:
+            for name, array in arrays.items():
+                np.save(half / f"{name}.npy", array, allow_pickle=False)
+            shutil.rmtree(place, ignore_errors=True)
+            half.replace(place)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+
+
+CLASSES, SIDE, WRITERS = 10, 8, 40
+
+
+def synthetic(seed: int = 1990, *, train: int = 4000, test: int = 1000) -> Raw:
+    """Signs of ten kinds by forty writers, 8x8 grey pixels; each kind is written in one of two ways.
+
+    >>> drawn = synthetic(train=100, test=20)
+    >>> drawn.x_train.shape, np.bincount(drawn.y_train).tolist()
+    ((100, 8, 8), [10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
+    """
+    rng = np.random.default_rng([seed, 8])
+    signs = _smooth(rng, (CLASSES, 2))
+    hands = 0.5 * _smooth(rng, (WRITERS,))
+    count = train + test
+    kinds = np.arange(count) % CLASSES
+    writers = rng.integers(0, WRITERS, count)
+    ways = rng.integers(0, 2, count)
+    ink = signs[kinds, ways] + hands[writers] + 1.5 * rng.standard_normal((count, SIDE, SIDE))
+    pixels = np.clip(128 + 40 * ink, 0, 255).astype(np.uint8)
+    order = np.concatenate([rng.permutation(train), train + rng.permutation(test)])
+    x, y, who = pixels[order], kinds[order], writers[order]
+    return Raw(x[:train], y[:train], x[train:], y[train:], who[:train], tuple("ABCDEFGHIJ"))
+
+
+def _smooth(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Random patterns without sharp edges, of spread 1: a few slow waves in both directions."""
+    place = (np.arange(SIDE) + 0.5) * np.pi / SIDE
+    waves = np.cos(np.arange(4)[:, None] * place)
+    pattern: NDArray[np.float64] = waves.T @ rng.standard_normal((*shape, 4, 4)) @ waves
+    pattern /= pattern.std(axis=(-2, -1), keepdims=True)
+    return pattern
 
 
 @dataclass(frozen=True, slots=True, eq=False)

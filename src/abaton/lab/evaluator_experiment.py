@@ -15,15 +15,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from abaton.controller import Asynchronous, ByValidation, Pacing, Rules, Scored, Synchronous, TrainSettings
+from abaton.controller import Asynchronous, ByValidation, Pacing, Rules, Scored, Synchronous
 from abaton.federation import Dossier, Federation, Holding
 from abaton.lab.datasets import DataSet
 from abaton.lab.machine_profiles import heterogeneous
-from abaton.lab.partition import partition
-from abaton.lab.sites import sites
+from abaton.lab.partition import partition, sites
 from abaton.learners import Examples, mlp
 from abaton.metrics.predictions import accuracy
 from abaton.store import Journal, Store
+from abaton.training import TrainSettings
 
 _TRIED = 1000
 COUNTS = (1, 2, 3, 5, None)

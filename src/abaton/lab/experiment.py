@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from abaton.controller import TrainSettings
+from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ A partition names rows, it never holds data. Invariants: (1) every row is used a
 descending order of size, except those that nature made; (3) sizes and numbers of classes are exactly those asked for,
 or a SettingsError says what is in the way; (4) a learner's rows lie in order of class, as the original experiments left
 them: whoever trains on them decides how they are shuffled, and that decides a lot (see docs/lab.md).
+
+Each learner's examples as views of one array: the data is brought into the learners' order once, and never again.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abaton.errors import SettingsError
-from abaton.lab.classes import parse_classes
 from abaton.lab.allocation import fill
-from abaton.lab.sizes import Counts, sizes
+from abaton.lab.skew import Counts, parse_classes, sizes
+from abaton.learners import Examples
+from abaton.models.sampling import check_share, stratified
 
 Rows = NDArray[np.int64]
 
@@ -146,8 +150,8 @@ def partition(
         labels: the class of each row.
         learners: how many learners there are.
         rng: decides which rows and classes go where; the same generator gives the same partition.
-        sizes_as: uniform, skewed, power-law or power-law-true (see `abaton.lab.sizes`).
-        classes_as: IID, Non-IID(x), Non-IID(8x1,4x1,3x8) or Dirichlet(alpha) (see `abaton.lab.classes`).
+        sizes_as: uniform, skewed, power-law or power-law-true (see `abaton.lab.skew`).
+        classes_as: IID, Non-IID(x), Non-IID(8x1,4x1,3x8) or Dirichlet(alpha) (see `abaton.lab.skew`).
         rows: how many rows to use at most; all if not given.
 
     >>> made = partition(np.arange(1000) % 10, learners=10, rng=np.random.default_rng(1990),
@@ -250,3 +254,55 @@ def _whole_numbers(values: Sequence[int]) -> Rows:
     if not all(type(value) is int for value in values):
         raise ValueError("rows are whole numbers")
     return np.array(values, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What a learner trains on, and what it judges models on; the latter may be empty."""
+
+    train: Examples
+    validation: Examples
+
+
+def sites(
+    data: Examples,
+    labels: NDArray[np.int64],
+    partition: Partition,
+    *,
+    validation: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> Mapping[str, Split]:
+    """Each learner's examples for training and validation, as views of one shared array.
+
+    Args:
+        data: the training examples of a data set.
+        labels: the class of each of them (`DataSet.labels`).
+        partition: who holds which rows.
+        validation: which share each learner sets aside, class by class; 0 for none, 0.05 in the paper.
+        rng: decides what is set aside; needed if anything is.
+    """
+    if validation:
+        check_share(validation)
+    top = max((int(rows.max(initial=-1)) for rows in partition.rows), default=-1)
+    if top >= len(data):
+        raise SettingsError(
+            f"the partition speaks of row {top}, but the data has {len(data)}",
+            where="partition",
+            remedy="use the data set it was made for",
+        )
+    parts: list[NDArray[np.int64]] = []
+    for name, rows in zip(partition.learners, partition.rows, strict=True):
+        if not validation:
+            parts += [rows, rows[:0]]
+        elif rng is None:
+            raise SettingsError("a split needs a generator", where="validation", remedy="give rng")
+        else:
+            parts += stratified(labels, rows, rng=rng, share=validation, learner=name)
+    order = np.concatenate(parts)
+    x, y = np.asarray(data.x)[order], np.asarray(data.y)[order]
+    ends = np.cumsum([0, *map(len, parts)])
+    pieces = [Examples(x[i:j], y[i:j]) for i, j in pairwise(ends)]
+    return {
+        name: Split(train, held)
+        for name, train, held in zip(partition.learners, pieces[::2], pieces[1::2], strict=True)
+    }

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import parse
-from abaton.controller import TrainSettings
-from abaton.learners import Examples, Learner, Model
-from abaton.learning.shuffle import epoch_order
 from abaton.kernels import Vector
+from abaton.learners import Examples, Learner, Model
+from abaton.models.sampling import epoch_order
+from abaton.training import TrainSettings
 
 Numbers = NDArray[np.float64]
 Labels = NDArray[np.float64] | NDArray[np.int64]

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from abaton.lab.strategy_comparison import Heard, Trial, compare, interval
-from abaton.lab.policies import make
 from abaton.lab.experiment import Setting
+from abaton.lab.federation_builder import make
+from abaton.lab.strategy_comparison import Heard, Trial, compare, interval
 
 
 @dataclass(frozen=True, slots=True)

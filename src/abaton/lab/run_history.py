@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from abaton.controller import Rules
-from abaton.control.adaptive import CYCLES
 from abaton.errors import StoreError
 from abaton.store import CommitLine, Store, commit_lines, kinds_of
+from abaton.training import CYCLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.lab.run_history import History, history
-from abaton.lab.policies import data_of, make, right
 from abaton.lab.experiment import Setting
+from abaton.lab.federation_builder import data_of, make, right
+from abaton.lab.run_history import History, history
 from abaton.store import Store
 
 POINTS = 25  # moments at which the community model is judged

@@ -9,12 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from abaton.learning.crew import Crew, CrewError
 from abaton.learners.learner import Epoch, Learner, Update, Watch, cycle_ends
-from abaton.models.base import Examples, Lesson, Model, Score, Trained, train_model
+from abaton.learners.parallel_trainer import Crew, CrewError
 from abaton.learners.personal_layers import Personal
-from abaton.learners.site_policy import AdmitsAll, Reply, Request, Signed, SitePolicy
 from abaton.learners.process_pool import Job
+from abaton.learners.site_policy import AdmitsAll, Reply, Request, Signed, SitePolicy
+from abaton.metrics.predictions import Score
+from abaton.models.base import Examples, Lesson, Model, Trained, train_model
 
 if TYPE_CHECKING:
     from abaton.models.sklearn_model import SklearnModel

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from abaton.codecs import GaussianNoise, Key, Pipeline
-from abaton.control.adaptive import sends
-from abaton.control.draw import round_key
-from abaton.controller.events import Counts, TrainSettings
 from abaton.errors import LayoutError, SettingsError
+from abaton.kernels import Vector
+from abaton.learners.site_policy import ADMITS_ALL, SitePolicy
+from abaton.metrics.counts import Counts
 from abaton.metrics.predictions import count, label_counts
 from abaton.models.base import Enough, Examples, Lesson, Model, Trained, last
-from abaton.learners.site_policy import ADMITS_ALL, SitePolicy
-from abaton.kernels import Vector
+from abaton.training import TrainSettings, round_key, sends
 
 
 @dataclass(frozen=True, slots=True)

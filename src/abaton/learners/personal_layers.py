@@ -14,10 +14,11 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from abaton.controller.events import TrainSettings
 from abaton.errors import SettingsError
-from abaton.models.base import Examples, Lesson, Model, Score, Trained, Way
 from abaton.kernels import Layout, Vector
+from abaton.metrics.predictions import Score
+from abaton.models.base import Examples, Lesson, Model, Trained, Way
+from abaton.training import TrainSettings
 
 _OWN = "personal/"
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.controller.events import TrainSettings
 from abaton.errors import SettingsError
-from abaton.models.base import Examples, Model, train_model
 from abaton.kernels import Vector
+from abaton.models.base import Examples, Model, train_model
+from abaton.training import TrainSettings
 
 Floats = NDArray[np.float64]
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from abaton.controller.events import TrainSettings, settings_from
 from abaton.errors import AbatonError, SettingsError
-from abaton.learners.learner import Learner, Update
 from abaton.kernels import Vector
+from abaton.learners.learner import Learner, Update
+from abaton.training import TrainSettings, settings_from
 
 Place = tuple[str, Sequence[int]]
 

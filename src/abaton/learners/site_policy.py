@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from abaton.controller.events import TrainSettings
 from abaton.kernels import Vector
+from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)

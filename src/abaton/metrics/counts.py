@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import zip_longest
+from typing import TypeAlias
 
-from abaton.controller.events import Counts
+Counts: TypeAlias = tuple[float, ...]
+"""What an evaluator counted, in a form that adds up over evaluators (see `control.score`)."""
 
 
 def add(one: Counts, other: Counts) -> Counts:

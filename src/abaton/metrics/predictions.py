@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.controller.events import Counts
 from abaton.errors import SettingsError
-from abaton.models.base import Score
+from abaton.metrics.counts import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good a model is on some examples: the mean loss and the predictions."""
+
+    loss: float
+    predictions: NDArray[Any]
+
 
 _MOST = 1e30  # a loss that is not a number, or endless, is told as this: a journal holds numbers only
 

@@ -11,10 +11,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.controller.events import TrainSettings
 from abaton.errors import SettingsError
-from abaton.learning.shuffle import Order, epoch_order, stretches
 from abaton.kernels import Layout, Vector
+from abaton.metrics.predictions import Score
+from abaton.models.sampling import Order, epoch_order, stretches
+from abaton.training import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,6 @@ class Trained:
     steps: int
     loss: float
     local: Mapping[str, Vector] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How good a model is on some examples: the mean loss and the predictions."""
-
-    loss: float
-    predictions: NDArray[Any]
 
 
 Enough = Callable[[], bool]

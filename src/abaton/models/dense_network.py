@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from abaton.errors import SettingsError
+from abaton.kernels import Layout, Vector
 from abaton.models import dense_kernels
 from abaton.models.base import Examples
-from abaton.learning.shuffle import Order
 from abaton.models.optimisers import Solver
-from abaton.kernels import Layout, Vector
+from abaton.models.sampling import Order
 
 _AFTER = {nn.ReLU: dense_kernels.RELU, nn.Tanh: dense_kernels.TANH, nn.Sigmoid: dense_kernels.SIGMOID}
 _SCORE_BATCH = 1024

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abaton.controller.events import TrainSettings
 from abaton.errors import SettingsError
 from abaton.kernels import Vector
 from abaton.kernels.jit import kernel, spelled
+from abaton.training import TrainSettings
 
 SGD, MOMENTUM, ADAM = 0, 1, 2
 SOLVERS = ("sgd", "adam")

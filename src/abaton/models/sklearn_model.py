@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from abaton.controller.events import TrainSettings
 from abaton.errors import SettingsError
-from abaton.models.base import Examples, Lesson, Model, Score, Trained, require_examples
-from abaton.learning.shuffle import epoch_order, stretches
 from abaton.kernels import Layout, Role, Tensor, Vector
+from abaton.metrics.predictions import Score
+from abaton.models.base import Examples, Lesson, Model, Trained, require_examples
+from abaton.models.sampling import epoch_order, stretches
+from abaton.training import TrainSettings
 
 
 class SklearnModel(Model):

@@ -13,16 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from abaton.controller.events import TrainSettings
 from abaton.errors import SettingsError
+from abaton.kernels import Layout, Role, Tensor, Vector
+from abaton.metrics.predictions import Score
+from abaton.models.base import Examples, Lesson, Model, Trained, Way, require_examples
 from abaton.models.code_digest import own_code
 from abaton.models.dense_network import dense_network
 from abaton.models.discrete_hazard import event_chance, hazard_loss
-from abaton.models.base import Examples, Lesson, Model, Score, Trained, Way, require_examples
-from abaton.learning.shuffle import Order, epoch_order, stretches
 from abaton.models.optimisers import Solver, rate
+from abaton.models.sampling import Order, epoch_order, stretches
 from abaton.models.thread_limits import one_thread
-from abaton.kernels import Layout, Role, Tensor, Vector
+from abaton.training import TrainSettings
 
 Task = Literal["classes", "value", "time"]
 

@@ -8,8 +8,10 @@ loaded when it is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from abaton.deid.api import deidentify, explain
 from abaton.deid.deidentifier import Deidentifier
-from abaton.records.deid.explain import explain
+from abaton.deid.mapping_table import MappingRow, MappingSink, MemoryMapping
+from abaton.deid.pseudonyms import Pseudonyms
 from abaton.deid.settings import (
     Allowed,
     Code,
@@ -25,17 +27,15 @@ from abaton.deid.settings import (
     Rule,
     Want,
 )
-from abaton.deid.pseudonyms import MappingRow, MappingSink, MemoryMapping, Pseudonyms
 from abaton.deid.transform_counts import Tally
-from abaton.records.fhir.bundles import apart, opened
+from abaton.fhir.bundles import apart, opened
 from abaton.fhir.json_format import dump, parse
 from abaton.fhir.validation import ValidityProblem, problems
-from abaton.records.front import deidentify
 from abaton.record_types import Consented, Deidentified, Record
 
 if TYPE_CHECKING:
-    from abaton.records.anonymity.anonymising import anonymise as anonymise
-    from abaton.records.views.viewing import view as view
+    from abaton.anonymity.api import anonymise as anonymise
+    from abaton.views.api import view as view
 
 __all__ = [
     "Allowed",
@@ -72,7 +72,7 @@ __all__ = [
     "view",
 ]
 
-_LATER = {"anonymise": "abaton.records.anonymity.anonymising", "view": "abaton.records.views.viewing"}
+_LATER = {"anonymise": "abaton.anonymity.api", "view": "abaton.views.api"}
 
 
 def __getattr__(name: str) -> Any:

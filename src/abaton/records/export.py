@@ -22,23 +22,22 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.atomic_files import replacing, sweep
-from abaton.deid.reference_index import NOWHERE, Addresses, Asks, asked_in, look_up
+from abaton.deid.context import resting
 from abaton.deid.deidentifier import Deidentifier
+from abaton.deid.mapping_table import MappingFile, MappingSink
 from abaton.deid.minimisation import Minimiser
-from abaton.deid.settings import Identity, Mechanism, Need
-from abaton.deid.rule_compiler import Plan
 from abaton.deid.presets import rules
-from abaton.deid.pseudonyms import MappingSink, Pseudonyms
-from abaton.records.deid.resting import resting
+from abaton.deid.pseudonyms import Pseudonyms
+from abaton.deid.reference_index import NOWHERE, Addresses, Asks, asked_in, look_up
+from abaton.deid.rule_compiler import Plan
+from abaton.deid.settings import Identity, Mechanism, Need
 from abaton.deid.transform_counts import Tally
-from abaton.fhir.json_format import dump, parse_all
-from abaton.deid.mapping_table import MappingFile
-from abaton.records.pieces import Outcome, Pieces
-from abaton.records.resuming import State, unfinished
+from abaton.errors import AbatonError, Refused, SettingsError
 from abaton.fhir.file_reader import STDIN, Source, numbered, safe_name
+from abaton.fhir.json_format import dump, parse_all
 from abaton.record_types import ConsentedLot, Ground
+from abaton.records.export_state import Outcome, Pieces, State, unfinished
 
 _STRETCHES, _LEAST_STRETCH = (
     16,

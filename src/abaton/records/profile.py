@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.records.fhir.bundles import opened
-from abaton.records.fhir.dates import year_of
+from abaton.fhir.bundles import SUBJECTS, opened
 from abaton.fhir.elements import table
-from abaton.records.fhir.references import SUBJECTS
-from abaton.records.fhir.ucum import read_unit
-from abaton.records.fhir.vocabulary import is_known
-from abaton.records.views.functions import reference_key, resource_key
+from abaton.fhir.partial_dates import year_of
+from abaton.fhir.terminology import is_known
+from abaton.fhir.ucum import read_unit
+from abaton.fhirpath.functions import reference_key, resource_key
 
 _CODED = {
     "AllergyIntolerance": "code",

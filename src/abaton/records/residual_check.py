@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from abaton.records.deid.explain import explain
-from abaton.deid.settings import Need
+from abaton.deid.api import explain
 from abaton.deid.pseudonyms import Pseudonyms
+from abaton.deid.settings import Need
 from abaton.fhir.elements import is_primitive, is_resource_slot, resources, table
 from abaton.fhir.validation import problems
 from abaton.record_types import Record

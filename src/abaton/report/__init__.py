@@ -1,24 +1,19 @@
 """Reports: pure functions from rows to documents that open anywhere, offline."""
 
-from abaton.report.adding import (
-    Table,
-    differing,
-    flat,
-    origin,
-    setting_rows,
-    settings_of,
-    times_smaller,
-    totals,
-)
-from abaton.report.model_card_page import card_markdown, card_page
 from abaton.report.evaluation_figures import calibration_figure, forest_figure, model_colours, roc_figure
-from abaton.report.codecs import accuracy_curves, error_curves, heat_maps, kernel_map
-from abaton.report.run_comparison import comparison, letter, short
-from abaton.report.course import course, course_figures
-from abaton.report.curves import AXES, metric_figure, metric_names, pace_figure
+from abaton.report.experiment_figures import (
+    accuracy_curves,
+    accuracy_over_time,
+    community_cost,
+    error_curves,
+    exchanges,
+    heat_maps,
+    kernel_map,
+    partition_figure,
+    staleness_boxes,
+    validation_cycles,
+)
 from abaton.report.interpretability_figures import explaining_figures
-from abaton.report.profile_page import inventory_page
-from abaton.report.lab_run import lab_report
 from abaton.report.learner_figures import (
     STATES,
     TITLES,
@@ -29,16 +24,9 @@ from abaton.report.learner_figures import (
     timeline_figure,
     weight_figure,
 )
+from abaton.report.model_card_page import card_markdown, card_page
 from abaton.report.pages import comparison_page, figures_page, lab_page, page_of, privacy_page, run_page
-from abaton.report.partition import partition_figure
-from abaton.report.policies import (
-    accuracy_over_time,
-    community_cost,
-    exchanges,
-    staleness_boxes,
-    validation_cycles,
-)
-from abaton.report.privacy import (
+from abaton.report.privacy_report import (
     Checks,
     Consents,
     Custody,
@@ -51,8 +39,27 @@ from abaton.report.privacy import (
     inputs_from,
     privacy_report,
 )
-from abaton.report.run import cohort_changes, run_report
-from abaton.report.told import report_of
+from abaton.report.profile_page import inventory_page
+from abaton.report.run_comparison import comparison, letter, short
+from abaton.report.run_report import cohort_changes, lab_report, report_of, run_report
+from abaton.report.run_tables import (
+    Table,
+    differing,
+    flat,
+    origin,
+    setting_rows,
+    settings_of,
+    times_smaller,
+    totals,
+)
+from abaton.report.training_curves import (
+    AXES,
+    course,
+    course_figures,
+    metric_figure,
+    metric_names,
+    pace_figure,
+)
 
 __all__ = [
     "AXES",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from abaton.report.tables import STAGES
+from abaton.report.run_tables import STAGES
 
 _WORDS = {
     "read": "people whose records were read",

@@ -1,6 +1,6 @@
 """Figures of how well models predict an outcome: ROC curves, calibration, and measures by site and group.
 
-Figures have the form of :mod:`abaton.report.curves`. A model has the same colour in all of them.
+Figures have the form of :mod:`abaton.report.training_curves`. A model has the same colour in all of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from abaton.report.curves import COLOURS, Figure, measure_name, plain
+from abaton.report.training_curves import COLOURS, Figure, measure_name, plain
 
 _POINTS = 101  # a curve of more points would tell single subjects' scores
 _STEPS = 10  # of a curve, in its table

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from abaton.report.adding import Row, Table
 from abaton.report.evaluation_figures import estimate, said
-from abaton.report.course import less_is_better
-from abaton.report.curves import measure_name
+from abaton.report.run_tables import Row, Table
+from abaton.report.training_curves import less_is_better, measure_name
 
 GAINS, LOSES, UNCLEAR, FEW = "gains", "better alone", "no clear difference", "too few people to tell"
 """What can be said of a site: its community model against its own."""

@@ -15,8 +15,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from abaton.report.evaluation_figures import told as interval
-from abaton.report.curves import measure_name
 from abaton.report.findings import gains_axis, gains_words, on_axis, signed
+from abaton.report.training_curves import measure_name
 
 Figures = Mapping[str, Mapping[str, Any]]
 

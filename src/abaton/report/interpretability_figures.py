@@ -1,6 +1,6 @@
 """What a model goes by, and what each site makes of it: pure functions from a run's results to figures.
 
-Figures have the form of :mod:`abaton.report.curves`, with a title and a sentence. What a run has not told is not there.
+Figures have the form of :mod:`abaton.report.training_curves`, with a title and a sentence. What a run has not told is not there.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from abaton.report.curves import COLOURS, Figure, plain
+from abaton.report.training_curves import COLOURS, Figure, plain
 
 _SHOWN = 20  # bars of a figure; its table has all
 _GREY = "#6b7785"

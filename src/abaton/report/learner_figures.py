@@ -1,11 +1,11 @@
-"""What learners did in a run: pure functions from rows to figures (see :mod:`abaton.report.curves` for their form)."""
+"""What learners did in a run: pure functions from rows to figures (see :mod:`abaton.report.training_curves` for their form)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from abaton.report.curves import COLOURS, Figure, pace_figure, plain
+from abaton.report.training_curves import COLOURS, Figure, pace_figure, plain
 from abaton.store import Activity, CycleLine, Quartiles, Span, Stretch
 
 STATES: Mapping[str, str] = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from abaton.report.evaluation_figures import said, told
-from abaton.report.curves import measure_name
 from abaton.report.html_renderer import page
+from abaton.report.training_curves import measure_name
 
 
 @dataclass(frozen=True, slots=True)

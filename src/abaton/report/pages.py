@@ -6,8 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from abaton.report import privacy_tables, tables
+from abaton.report import privacy_report, run_tables
+from abaton.report.cohort_flow import cohort_flow
 from abaton.report.evaluation_figures import calibration_figure, forest_figure, model_colours, roc_figure
+from abaton.report.experiment_figures import partition_figure
+from abaton.report.html_renderer import Assets, page
+from abaton.report.interpretability_figures import explaining_figures
+from abaton.report.learner_figures import TITLES
 from abaton.report.run_comparison import (
     comparison_figures,
     difference_rows,
@@ -16,13 +21,7 @@ from abaton.report.run_comparison import (
     result_rows,
     run_rows,
 )
-from abaton.report.course import course_figures
-from abaton.report.curves import Figure, measure_name
-from abaton.report.interpretability_figures import explaining_figures
-from abaton.report.cohort_flow import cohort_flow
-from abaton.report.learner_figures import TITLES
-from abaton.report.partition import partition_figure
-from abaton.report.html_renderer import Assets, page
+from abaton.report.training_curves import Figure, course_figures, measure_name
 
 
 def page_of(report: Mapping[str, Any], assets: Assets | None = None) -> str:
@@ -34,7 +33,7 @@ def run_page(report: Mapping[str, Any], assets: Assets | None = None) -> str:
     """Turn the report of a study's run into one HTML document: the finding first, the machine's details last.
 
     Args:
-        report: What :func:`abaton.report.run.run_report` made.
+        report: What :func:`abaton.report.run_report.run_report` made.
         assets: Style and scripts; carried inside if not given.
     """
     explained = explaining_figures(report["results"])
@@ -48,7 +47,7 @@ def run_page(report: Mapping[str, Any], assets: Assets | None = None) -> str:
         quiet={site: why for each in told for site, why in each.get("left_out", {}).items()},
         flow=cohort_flow(report["cohort"]["sites"]),
         colours=colours_of(report["results"]["evaluation"]),
-        tables=tables,
+        tables=run_tables,
         titles=TITLES,
     )
 
@@ -89,7 +88,7 @@ def lab_page(report: Mapping[str, Any], assets: Assets | None = None) -> str:
     """Turn the report of an experiment into one HTML document with its figures.
 
     Args:
-        report: What :func:`abaton.report.lab_run.lab_report` made.
+        report: What :func:`abaton.report.run_report.lab_report` made.
         assets: Style and scripts; carried inside if not given.
     """
     went, partition = report["results"]["course"], report["cohort"]["partition"]
@@ -103,7 +102,7 @@ def lab_page(report: Mapping[str, Any], assets: Assets | None = None) -> str:
         rows = [tuple(line[head] for head in heads) for line in partition["learners"]]
         figures["partition"] = _plain(drawn, {"heads": heads, "rows": rows})
     figures |= report.get("figures", {})
-    return page("lab.html", figures=figures, assets=assets, report=report, tables=tables, titles=TITLES)
+    return page("lab.html", figures=figures, assets=assets, report=report, tables=run_tables, titles=TITLES)
 
 
 def comparison_page(made: Mapping[str, Any]) -> str:
@@ -129,9 +128,9 @@ def privacy_page(report: Mapping[str, Any]) -> str:
     """Turn a privacy report into a page a data-protection officer can read, print and sign: no script is on it.
 
     Args:
-        report: What :func:`abaton.report.privacy.privacy_report` made.
+        report: What :func:`abaton.report.privacy_report.privacy_report` made.
     """
-    return page("privacy.html", report=report, tables=privacy_tables)
+    return page("privacy.html", report=report, tables=privacy_report)
 
 
 def figures_page(title: str, figures: Sequence[Any]) -> str:

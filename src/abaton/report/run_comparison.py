@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from abaton.errors import SettingsError
-from abaton.report.adding import Row, Table, differing, setting_rows, settings_of, totals
-from abaton.report.course import COURSE_AXES, course_figures, less_is_better
-from abaton.report.curves import Figure
+from abaton.report.run_tables import Row, Table, differing, setting_rows, settings_of, totals
+from abaton.report.training_curves import COURSE_AXES, Figure, course_figures, less_is_better
 
 FORMAT = "abaton.comparison/1"
 

@@ -17,18 +17,17 @@ from typing import Any
 from urllib.parse import urljoin
 
 from abaton.documents.problems import Guide
-from abaton.documents.toml import checked_toml
+from abaton.documents.toml_reader import checked_toml
 from abaton.errors import Refused, SettingsError
 from abaton.governance import Permit, Registry, TakenOver, ground_noted, keep_terms, set_opt_outs
 from abaton.governance.consent_forms import Reading, is_clear, read, said_no, together
-from abaton.site.answers import FHIR_JSON, document
+from abaton.site.centre_session import open_cases
+from abaton.site.config import OptOutsPart, PermitPart
+from abaton.site.config_reader import SiteError, SiteFile
 from abaton.site.consent_gate import list_digest, publish, subject_tag
-from abaton.site.document import OptOutsPart, PermitPart
-from abaton.site.leaving import open_cases
 from abaton.site.factory import open_registry, tags_key
-from abaton.site.reading import SiteError, SiteFile
 from abaton.site.sources.base import FileSource
-from abaton.site.web import Web
+from abaton.site.sources.fhir_server.http_client import FHIR_JSON, Web, document
 from abaton.study import Study
 
 _MOST_LIST, _MOST_PAGES = 1 << 26, 10_000

@@ -7,23 +7,33 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abaton.errors import SettingsError
-from abaton.governance import Registry, metadata, note_permit, state_ground
+from abaton.atomic_files import replacing, writing
+from abaton.deid.mapping_table import MappingSink
+from abaton.deid.pseudonyms import check_key
 from abaton.deid.settings import Mechanism, Need
-from abaton.deid.pseudonyms import MappingSink, check_key
+from abaton.disclosure.release_log import Ledger
+from abaton.errors import SettingsError
+from abaton.fhir.partial_dates import zone_of
+from abaton.governance import Registry, metadata, note_permit, state_ground
 from abaton.records.export import pseudonyms_for
-from abaton.site.sources.fhir_server.bulk_export import BulkSource, Wanted
-from abaton.site.consent_gate import ConsentGate, OptOuts, PermittedUse, RegisteredConsents, StatedGround
-from abaton.site.document import Kind
-from abaton.site.moments import zone_of
-from abaton.site.sources.fhir_server.retry import Clock, Patience
-from abaton.site.sources.queries import queries, read_for, types_of
-from abaton.site.reading import SiteFile
-from abaton.site.sources.fhir_server.search import RestSource
+from abaton.site.config import Kind
+from abaton.site.config_reader import SiteFile
+from abaton.site.consent_gate import (
+    ConsentGate,
+    OptOuts,
+    PermittedUse,
+    RegisteredConsents,
+    StatedGround,
+    subject_tag,
+)
 from abaton.site.record_pipeline import Site
-from abaton.site.sources.fhir_server.smart_auth import Tokens
 from abaton.site.sources.base import FileSource, Source
-from abaton.site.web import Web
+from abaton.site.sources.fhir_server.bulk_export import BulkSource, Wanted
+from abaton.site.sources.fhir_server.http_client import Web
+from abaton.site.sources.fhir_server.retry import Clock, Patience
+from abaton.site.sources.fhir_server.search import RestSource
+from abaton.site.sources.fhir_server.smart_auth import Tokens
+from abaton.site.sources.queries import queries, read_for, types_of
 from abaton.store import Database
 from abaton.study import Study
 
@@ -169,8 +179,8 @@ def open_source(
 
 def _tables(file: SiteFile, study: Study | None, need: Need) -> Source:
     """The tables of a site, by its mapping."""
-    from abaton.site.tables.mapping import TYPES, load_mapping
-    from abaton.site.tables.source import TableSource
+    from abaton.site.sources.tabular.mapping import TYPES, load_mapping
+    from abaton.site.sources.tabular.tabular_source import TableSource
 
     part = file.document.records
     assert part.mapping is not None
@@ -181,7 +191,7 @@ def _tables(file: SiteFile, study: Study | None, need: Need) -> Source:
 
 def _omop(file: SiteFile, study: Study | None, need: Need) -> Source:
     """The OMOP instance of a site: a database, or a folder of files."""
-    from abaton.site.omop.source import OmopSource
+    from abaton.site.sources.omop.omop_source import OmopSource
 
     part, zone = file.document.records, zone_of(file.document.records.timezone)
     assert zone is not None  # the document was checked
@@ -196,3 +206,23 @@ def _from_here(file: SiteFile, address: str) -> str:
     if not sign or kind.split("+")[0] not in ("sqlite", "duckdb") or not place:
         return address
     return f"{kind}:///{file.path(place)}"
+
+
+def open_ledger(file: SiteFile, floor: int) -> Ledger:
+    """The ledger of a site, beside its document; people are known by the site's tags, or under a key of its own."""
+    path, own = ledger_places(file)
+    key = tags_key(file) if file.document.keys.tags else _own_key(own)
+    return Ledger(path, lambda patient: subject_tag(key, patient), floor)
+
+
+def ledger_places(file: SiteFile) -> tuple[Path, Path]:
+    """Where a site's ledger lies, and the key of its own that it has if the site has none for tags."""
+    name = file.document.site.id
+    return file.path(f"{name}.ledger"), file.path(f"{name}.ledger.key")
+
+
+def _own_key(path: Path) -> bytes:
+    if not path.exists():
+        with writing(path.parent), replacing(path, mode=0o600) as begun:
+            begun.write_bytes(secrets.token_bytes(32))
+    return private_bytes(path)

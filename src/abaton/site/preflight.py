@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from abaton.features import Finding, Reason, Report, data_quality
 from abaton.disclosure.attrition import Stage
 from abaton.disclosure.suppression import Steps, masked
-from abaton.site.sources.queries import types_of
-from abaton.site.reading import smallest_count
+from abaton.features import Finding, Reason, Report, data_quality
+from abaton.site.config_reader import smallest_count
 from abaton.site.record_pipeline import Site
+from abaton.site.sources.queries import types_of
 
 # These say how many people there are, which the funnel tells better: here they are told without a number.
 _PEOPLE = frozenset(

@@ -16,22 +16,22 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from abaton.errors import Refused
 from abaton.anonymity import AnonymitySettings
 from abaton.deid.deidentifier import Deidentifier
-from abaton.deid.settings import Need
 from abaton.deid.pseudonyms import Pseudonyms
+from abaton.deid.settings import Need
 from abaton.deid.transform_counts import Tally
-from abaton.features import Featurised, featurise_people
-from abaton.records.fhir.bundles import apart
-from abaton.record_types import Consented, Deidentified, Record
-from abaton.site.consent_gate import ConsentGate, Permission
-from abaton.site.document import SiteDocument
 from abaton.disclosure.attrition import Funnel, Stage
-from abaton.site.subject_grouper import Grouping, Subject, together
-from abaton.site.sources.queries import types_of
-from abaton.site.reading import smallest_count, weaker
+from abaton.errors import Refused
+from abaton.features import Featurised, featurise_people
+from abaton.fhir.bundles import apart
+from abaton.record_types import Consented, Deidentified, Record
+from abaton.site.config import SiteDocument
+from abaton.site.config_reader import smallest_count, weaker
+from abaton.site.consent_gate import ConsentGate, Permission
 from abaton.site.sources.base import Faults, Source
+from abaton.site.sources.queries import types_of
+from abaton.site.subject_grouper import Grouping, Subject, together
 from abaton.study import Study, judge
 
 _TOO_LARGE = "has more records than limits.memory allows"

@@ -9,19 +9,19 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from abaton.errors import SettingsError
 from abaton.deid.settings import Need, Want
+from abaton.errors import SettingsError
 from abaton.features.data_quality import known_system, masked
 from abaton.features.specification import Category, FollowUp, Input, Kind, Label, Source, Where, means
-from abaton.records.fhir.conversion import convertible
+from abaton.fhir.ucum import convertible
 from abaton.records.profile import Code, Inventory, Line, told_parts
+from abaton.site.config_reader import load_site
 from abaton.site.factory import open_source
-from abaton.site.reading import load_site
 from abaton.site.sources.base import FileSource
 from abaton.site.sources.base import Source as RecordSource
 from abaton.study import Study, Term
 from abaton.study.shorthand import SYSTEMS
-from abaton.study.short.common import Common, common
+from abaton.study.shorthand.codes import Common, common
 
 _EVERY = 1000  # records between two reports of progress
 _NEAR, _MOST_NEAR = 0.6, 3

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from abaton.errors import SettingsError
+from abaton.fhir.bundles import SUBJECTS, target_of
 from abaton.fhir.elements import resources
 from abaton.fhir.json_format import dump, parse
-from abaton.records.fhir.references import SUBJECTS, target_of
 from abaton.record_types import Record
 from abaton.site.sources.base import Faults
 

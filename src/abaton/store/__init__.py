@@ -1,7 +1,6 @@
 """Where runs, journals, models and payloads are kept."""
 
-from abaton.store.learner_activity import LearnerLine, Span, busiest, spans
-from abaton.store.blobs import Models, digest_of, model_digest, writing
+from abaton.atomic_files import writing
 from abaton.store.commit_statistics import (
     CommitLine,
     CycleLine,
@@ -12,16 +11,15 @@ from abaton.store.commit_statistics import (
     quartiles,
     stretches,
 )
-from abaton.store.database import Database, hold, insert_new
-from abaton.store.journal import Journal
-from abaton.store.log import EventLine, events_of, kinds_of
-from abaton.store.run_overview import Head, Point, RunLine, codec_of, head, model_bytes, points, run_lines
-from abaton.store.payload_file import Pack
+from abaton.store.database import Database, hold, insert_new, mark_version
+from abaton.store.journal import EventLine, Journal, events_of, kinds_of
+from abaton.store.learner_activity import LearnerLine, Span, busiest, spans
+from abaton.store.model_files import Models, SlotFile, digest_of, model_digest
 from abaton.store.model_retention import Keep, Pruning, plan, prune
-from abaton.store.slots import SlotFile
-from abaton.store.store import ModelRow, RunRow, Store, default_folder
+from abaton.store.payload_file import Pack
+from abaton.store.run_overview import Head, Point, RunLine, codec_of, head, model_bytes, points, run_lines
 from abaton.store.run_visibility import Activity, activity, is_about_people, tells_weights
-from abaton.store.versions import mark_version
+from abaton.store.store import ModelRow, RunRow, Store, default_folder
 
 __all__ = [
     "Activity",

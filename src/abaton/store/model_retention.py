@@ -14,9 +14,9 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
+from abaton.atomic_files import writing
 from abaton.errors import SettingsError, StoreError
 from abaton.store import schema
-from abaton.store.blobs import writing
 from abaton.store.store import ModelRow, RunRow, Store
 
 

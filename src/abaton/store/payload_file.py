@@ -12,8 +12,9 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
+from abaton.atomic_files import writing
 from abaton.errors import StoreError
-from abaton.store.blobs import damaged, digest_of, writing
+from abaton.store.model_files import damaged, digest_of
 
 Place = tuple[int, int]
 

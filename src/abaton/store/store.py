@@ -1,12 +1,16 @@
-"""The store: every run with its journal and models, in one folder that can be copied, backed up and read again."""
+"""The store: every run with its journal and models, in one folder that can be copied, backed up and read again.
+
+How a run is named by a person: its name, a part of it, its number, or `latest`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +19,46 @@ from typing import Any, Self
 import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError
 
+from abaton.atomic_files import writing
 from abaton.errors import SettingsError, StoreError
 from abaton.store import schema
-from abaton.store.blobs import Models, writing
 from abaton.store.database import Database
-from abaton.store.naming import place_of
+from abaton.store.model_files import Models
+
+LATEST = "latest"
+_NUMBER = re.compile(r"#?([0-9]+)")
+_SHOWN = 5  # candidates that a refusal names
+
+
+def place_of(names: Sequence[str], text: str, where: str) -> int:
+    """Which of some runs is meant, the oldest first; its number is its place, counted from 1.
+
+    A whole name always means that run, then `latest`, then a number (`3` or `#3`), then any part that one name has.
+
+    >>> place_of(["heart-01", "heart-02"], "#2", "store"), place_of(["heart-01", "lungs"], "lun", "store")
+    (1, 1)
+
+    Raises:
+        SettingsError: None is meant, or more than one.
+    """
+    if text in names:
+        return names.index(text)
+    if text == LATEST and names:
+        return len(names) - 1
+    if (number := _NUMBER.fullmatch(text)) and 1 <= int(number[1]) <= len(names):
+        return int(number[1]) - 1
+    found = [place for place, name in enumerate(names) if text and text in name]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise SettingsError(
+            f"there is no run '{text}'", where=where, remedy="list the runs with 'abaton runs'"
+        )
+    shown = ", ".join(f"{names[place]} (#{place + 1})" for place in found[-_SHOWN:])
+    more = f" and {len(found) - _SHOWN} older ones" if len(found) > _SHOWN else ""
+    raise SettingsError(
+        f"'{text}' fits {len(found)} runs", where=where, remedy=f"name one of {shown}{more}, or its number"
+    )
 
 
 def default_folder() -> Path:

@@ -1,22 +1,28 @@
 """The study document: one question, who may take part, what is needed, and how people are protected."""
 
-from abaton.documents.problems import Problem
 from abaton.documents.fields import Match, Period, Term
-from abaton.study.fhir_bundle import write_bundle
-from abaton.study.consent import Consent, Statement
+from abaton.documents.problems import Problem
+from abaton.study.components import Network
 from abaton.study.criteria import Criterion, Eligibility
+from abaton.study.data_requirements import Requirement
 from abaton.study.document import Centre, Identification, Purpose, Shares, Status, Study
 from abaton.study.eligibility import Answer, Judgement, Verdict, judge
-from abaton.study.learning import Evaluation, Explanation, Learning, PolicyTable, Training
-from abaton.study.networks import Network
+from abaton.study.evaluation_section import Evaluation, Explanation
+from abaton.study.fhir_bundle import write_bundle
+from abaton.study.learning import Learning, PolicyTable, Training
 from abaton.study.lint import notes_on
-from abaton.study.problems import StudyError
-from abaton.study.reading import load_study, read_study, study_from_json
-from abaton.study.requirements import Requirement
-from abaton.study.template import Answers, starter
+from abaton.study.sections import Consent, Statement, ViewTable
+from abaton.study.study_reader import (
+    StudyError,
+    StudyReading,
+    load_study,
+    read_study,
+    study_from_json,
+    study_from_toml,
+    write_toml,
+)
 from abaton.study.summary import describe
-from abaton.study.tables import ViewTable
-from abaton.study.toml import StudyReading, study_from_toml, write_toml
+from abaton.study.template import Answers, starter
 
 __all__ = [
     "Answer",

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from abaton.documents.line_numbers import KeyPath
-from abaton.documents.fields import Match, Term
 from abaton.deid.minimisation import passing
 from abaton.deid.settings import Dates, Deidentification, Function, Preset, Want
+from abaton.documents.fields import Match, Term
+from abaton.documents.line_numbers import KeyPath
 from abaton.features.specification import (
     DATED,
     Category,
@@ -27,9 +27,9 @@ from abaton.features.specification import (
     means,
 )
 from abaton.fhir.elements import children, resources, table
-from abaton.records.fhir.vocabulary import is_known, is_public
-from abaton.study.requirements import Requirement
-from abaton.study.tables import ViewTable
+from abaton.fhir.terminology import is_known, is_public
+from abaton.study.data_requirements import Requirement
+from abaton.study.sections import ViewTable
 
 if TYPE_CHECKING:
     from abaton.study.document import Study

@@ -17,19 +17,24 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from abaton.canonical_json import digest
+from abaton.deid.settings import Deidentification, Mechanism, Need
 from abaton.documents.fields import Day, Part, Period, Span, Term, Text, days, fault, faults, without_empty
 from abaton.errors import SettingsError
-from abaton.deid.settings import Deidentification, Mechanism, Need
 from abaton.features.specification import Features, Plan
-from abaton.study.consent import WORDING, Consent, Statement, to_be_told
-from abaton.study.criteria import Eligibility
 from abaton.study.consistency import misfits
+from abaton.study.criteria import Eligibility
+from abaton.study.data_requirements import Address, Frequency, Requirement, Telecom
 from abaton.study.learning import Learning
-from abaton.study.persons import Persons
-from abaton.study.privacy import Privacy, Protection
-from abaton.study.requirements import Requirement
-from abaton.study.tables import ViewTable
-from abaton.study.values import Address, Frequency, Telecom
+from abaton.study.sections import (
+    WORDING,
+    Consent,
+    Persons,
+    Privacy,
+    Protection,
+    Statement,
+    ViewTable,
+    to_be_told,
+)
 
 FORMAT = "abaton-study/1"
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from abaton.documents.fields import Part, Text, faults
 from abaton.documents.line_numbers import KeyPath
-from abaton.documents.fields import Name, Part, Text, fault, faults
 from abaton.errors import SettingsError
 from abaton.specs import SettingError, read_line
-from abaton.study import networks
-from abaton.study.named import (
+from abaton.study import components
+from abaton.study.components import (
     CODEC,
     NETWORK,
     PACING,
@@ -34,22 +34,11 @@ from abaton.study.named import (
 if TYPE_CHECKING:
     from abaton.codecs import Pipeline
     from abaton.controller import Privacy
-    from abaton.controller.events import TrainSettings
-    from abaton.control.rules import Rules
+    from abaton.controller.strategies import Rules
     from abaton.learners import Model
+    from abaton.training import TrainSettings
+from abaton.study.evaluation_section import Evaluation, Explanation, Metric
 
-Metric = Literal[
-    "auroc",
-    "auprc",
-    "calibration",
-    "sensitivity",
-    "accuracy",
-    "brier",
-    "rmse",
-    "mae",
-    "r_squared",
-    "concordance",
-]
 PersonalWay = Literal["recalibrate", "fine-tune", "interpolate"]
 _USUAL: Mapping[str, tuple[Metric, ...]] = {
     "classes": ("auroc", "auprc", "sensitivity", "calibration", "brier"),
@@ -147,8 +136,8 @@ def _paced(pacing: Any, given: dict[str, Any]) -> Any:
 
 def _weighed(part: Any, given: dict[str, Any], task: str) -> Any:
     """A part of the weighting; models of values are validated by how close they come, of times by their likelihood."""
-    from abaton.metrics.counts import task_of
     from abaton.controller.weighting import ByValidation
+    from abaton.metrics.counts import task_of
 
     if not isinstance(part, ByValidation):
         return part
@@ -186,7 +175,7 @@ class Training(Part):
 
     def plain(self) -> TrainSettings:
         """The settings as a learner takes them."""
-        from abaton.controller.events import TrainSettings
+        from abaton.training import TrainSettings
 
         return TrainSettings(**self.model_dump())
 
@@ -227,53 +216,10 @@ class PersonalLayers(Part):
         ]
 
 
-class Group(Part):
-    """Results are told apart by an input: by its categories, or by bands of its numbers."""
-
-    input: Name
-    bands: tuple[float, ...] = ()
-
-    @model_validator(mode="after")
-    def _rising(self) -> Self:
-        if list(self.bands) != sorted(set(self.bands)):
-            raise fault("the bands do not rise", "write for example bands = [50, 65]")
-        return self
-
-
-class Evaluation(Part):
-    """How the model is judged, on subjects that nobody trained on."""
-
-    metrics: tuple[Metric, ...] = ()
-    specificity: float = Field(0.9, gt=0, lt=1)
-    test: float = Field(0.2, gt=0, lt=1)
-    confidence: float = Field(0.95, gt=0, lt=1)
-    groups: tuple[Group, ...] = ()
-
-
-class Explanation(Part):
-    """What sites add up so that it can be told what the model goes by; every question counts against their limits.
-
-    >>> Explanation(importance=3, dependence=["age"], points=5).questions({"age": 0, "sex": 2})
-    11
-    """
-
-    importance: int = Field(5, ge=0, le=100)
-    dependence: tuple[Name, ...] = ()
-    points: int = Field(9, ge=2, le=25)
-
-    def questions(self, inputs: Mapping[str, int]) -> int:
-        """How often a model is asked of all test subjects.
-
-        Args:
-            inputs: Every input, and how many categories it has; 0 for a number.
-        """
-        return self.importance * len(inputs) + sum(inputs[name] or self.points for name in self.dependence)
-
-
 class Learning(Part):
     """How the community model is trained and judged."""
 
-    task: networks.Task = "classes"
+    task: components.Task = "classes"
     network: Text = "logistic"
     intervals: int | None = Field(None, ge=2, le=100)
     policy: Annotated[PolicyTable, BeforeValidator(_named)] = PolicyTable(name="AsyncDVW(na)")
@@ -348,9 +294,9 @@ class Learning(Part):
             )
 
     def _network(self, *, load: bool) -> None:
-        named = networks.network(self.network)
-        if named.kind in networks.OURS:
-            networks.check_network(named, self.task, self.training.plain())
+        named = components.network(self.network)
+        if named.kind in components.OURS:
+            components.check_network(named, self.task, self.training.plain())
         elif load or not self.parts:
             self.model(features=1, classes=2)
 
@@ -371,7 +317,7 @@ class Learning(Part):
     def _personal(self) -> None:
         if self.personal is None:
             return
-        names = networks.tensor_names(networks.network(self.network))
+        names = components.tensor_names(components.network(self.network))
         if not names:
             return  # a package's own network says what it has when it is made
         patterns = self.personal.patterns(names)
@@ -409,9 +355,9 @@ class Learning(Part):
     @property
     def own_parts(self) -> tuple[tuple[str, str], ...]:
         """Parts that a site would run and that do not ship with Abaton: what kind each is, and its name."""
-        kind = networks.network(self.network).kind
+        kind = components.network(self.network).kind
         codecs = dict.fromkeys([*self._own_codecs(self.codec), *self._own_codecs(self.downlink)])
-        strange = () if kind in networks.OURS else ((NETWORK, kind),)
+        strange = () if kind in components.OURS else ((NETWORK, kind),)
         return (*((CODEC, name) for name in codecs), *strange)
 
     @property
@@ -424,7 +370,7 @@ class Learning(Part):
         return self._rules(learners, seed, _STAGES)
 
     def _rules(self, learners: int, seed: int, stages: Collection[str]) -> Rules:
-        from abaton.control.rules import Rules
+        from abaton.controller.strategies import Rules
 
         settings = self.training.plain()
         return Rules(
@@ -478,9 +424,9 @@ class Learning(Part):
 
         One that learns times has an output for each interval of the follow-up.
         """
-        named = networks.network(self.network)
+        named = components.network(self.network)
         classes = (self.intervals or _INTERVALS) if self.task == "time" else classes
-        whole = networks.build(named, self.task, self.parts, features=features, classes=classes)
+        whole = components.build(named, self.task, self.parts, features=features, classes=classes)
         if self.personal is None:
             return whole
         from abaton.learners import Personal

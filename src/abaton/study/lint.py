@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
+from abaton.study.data_requirements import Requirement, has_element
 from abaton.study.document import Study
-from abaton.study.requirements import Requirement, has_element
 
 
 def notes_on(study: Study, today: date) -> list[str]:

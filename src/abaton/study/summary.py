@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from abaton.documents.fields import Match, Period, Term
 from abaton.features.specification import Features, Input, Label, Outcome, Source, Where
 from abaton.study.criteria import Criterion
+from abaton.study.data_requirements import CodeRule, DateRule, Frequency, Requirement
 from abaton.study.document import Study
 from abaton.study.learning import Learning
-from abaton.study.requirements import CodeRule, DateRule, Requirement
-from abaton.study.short.codes import SYSTEMS
-from abaton.study.tables import ViewTable
-from abaton.study.values import Frequency
+from abaton.study.sections import ViewTable
+from abaton.study.shorthand.codes import SYSTEMS
 
 
 def describe(study: Study) -> str:

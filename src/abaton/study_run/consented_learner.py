@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abaton.codecs import Pipeline
-from abaton.controller.events import Counts
-from abaton.errors import Refused
 from abaton.disclosure.rounding import coarse_labels
-from abaton.study_run.consent_roster import Roll
-from abaton.learners import Examples, Learner, Model
+from abaton.errors import Refused
 from abaton.features import Scaled
+from abaton.learners import Examples, Learner, Model
+from abaton.metrics.counts import Counts
+from abaton.study_run.consent_roster import Roll
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,34 +15,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abaton.engines import Outcome, Profile, recall
-from abaton.engines.drive import Watcher
-from abaton.errors import Refused, SettingsError
-from abaton.federation.baselines import baselines
-from abaton.federation.carriers import Carrier, Here
-from abaton.federation.course import point_of, some_versions, traffic_of
-from abaton.study_run.interpretability import coefficients_of, explanation_of, site_explained
-from abaton.federation.federation import Dossier, Federation, checked_name, new_name, states_of
-from abaton.federation.gains import GainSettings, site_gain, with_gains
-from abaton.federation.holdings import Making
-from abaton.federation.judging import judge_models, layers_of
-from abaton.study_run.consented_learner import ConsentedLearner
-from abaton.study_run.preparation import Dealt, Member, Members, Sums, federate
-from abaton.study_run.site_run_state import Notes
-from abaton.federation.personalising import keep_own, own_path
-from abaton.study_run.study_policy import policy_of
-from abaton.study_run.preparation_state import Prepared, Scale
-from abaton.study_run.ingest import GateOf, Reading, Step, read_sites
-from abaton.study_run.consent_roster import Moment, Roll, StillIn
-from abaton.federation.run import COMMUNITY, Run
-from abaton.study_run.site_releases import as_told, sums_told, tellable
-from abaton.learners import Learner, Model
 from abaton.anonymity.federated_recoding import Choice
+from abaton.engines import Outcome, Profile, recall
+from abaton.engines.runner import Watcher
+from abaton.errors import Refused, SettingsError
 from abaton.features import Column, Statistics
-from abaton.site import Ledger, SiteFile, gate_of, load_site, open_ledger
+from abaton.federation.engine_factory import Carrier, Here
+from abaton.federation.federation import Dossier, Federation, checked_name, new_name, states_of
+from abaton.federation.participants import Making
+from abaton.federation.run import COMMUNITY, Run, point_of, some_versions, traffic_of
+from abaton.kernels import Vector
+from abaton.learners import Learner, Model
+from abaton.site import Ledger, SiteFile, gate_of, load_site
+from abaton.site.factory import open_ledger
 from abaton.store import Journal, RunRow, Store, default_folder, digest_of, head
 from abaton.study import Learning, Study, study_from_toml, write_toml
-from abaton.kernels import Vector
+from abaton.study_run.consent_roster import Moment, Roll, StillIn
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run.evaluation import baselines, judge_models, layers_of
+from abaton.study_run.ingest import GateOf, Reading, Step, read_sites
+from abaton.study_run.interpretability import coefficients_of, explanation_of, site_explained
+from abaton.study_run.local_benefit import GainSettings, keep_own, own_path, site_gain, with_gains
+from abaton.study_run.preparation import Dealt, Member, Members, Sums, federate
+from abaton.study_run.preparation_state import Prepared, Scale
+from abaton.study_run.site_releases import as_told, sums_told, tellable
+from abaton.study_run.site_run_state import Notes
+from abaton.study_run.study_policy import policy_of
 
 STUDY = "study"
 """What a run of a study says that made it."""

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.federation.judging import (
+from abaton.features import Column
+from abaton.kernels import Vector
+from abaton.learners import Examples, Model, Personal
+from abaton.metrics.classification import auroc, net_benefit, together
+from abaton.metrics.regression import ValueSums, add_errors
+from abaton.metrics.survival import PairSums, add_pairs, judge_pairs
+from abaton.study.evaluation_section import Explanation
+from abaton.study_run.consented_learner import examples
+from abaton.study_run.evaluation import (
     EVERYBODY,
     Counted,
     Judged,
@@ -26,15 +34,7 @@ from abaton.federation.judging import (
     site_counts,
     spread_out,
 )
-from abaton.study_run.consented_learner import examples
 from abaton.study_run.preparation import Member
-from abaton.learners import Examples, Model, Personal
-from abaton.metrics.classification import auroc, net_benefit, together
-from abaton.metrics.survival import PairSums, add_pairs, judge_pairs
-from abaton.metrics.regression import ValueSums, add_errors
-from abaton.features import Column
-from abaton.study import Explanation
-from abaton.kernels import Vector
 
 _REACH = 2.0  # how many deviations from the mean a curve goes
 _DIGITS = 4  # of a mean prediction: more would tell nothing but who was asked

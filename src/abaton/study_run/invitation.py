@@ -22,25 +22,26 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
+from abaton.anonymity.federated_recoding import Choice, Histogram, choose
+from abaton.atomic_files import replacing
 from abaton.canonical_json import digest
 from abaton.engines.flower import Parcel
-from abaton.engines.flower.site_worker import Place
-from abaton.engines.flower.site_processes import Membership
 from abaton.engines.flower.flower_messages import encode, model_name
+from abaton.engines.flower.site_processes import Membership
+from abaton.engines.flower.site_worker import Place
 from abaton.errors import Refused, SettingsError
-from abaton.study_run.preparation import scale_of
-from abaton.study_run.site_service import DESK, StudyDesk
-from abaton.study_run.messages import body_of, fields_of, sums_from, worded, words_for
-from abaton.study_run.consent_roster import Roll
-from abaton.study_run.model_signatures import key_place, learned_model, new_key
-from abaton.atomic_files import replacing
-from abaton.governance.keys import PrivateKey
-from abaton.anonymity.federated_recoding import Choice, Histogram, choose
 from abaton.features import columns
-from abaton.site import Ledger, SiteFile, ledger_places, smallest_count
+from abaton.governance.keys import PrivateKey
+from abaton.kernels import Vector
+from abaton.site import Ledger, SiteFile, smallest_count
+from abaton.site.factory import ledger_places
 from abaton.store import digest_of
 from abaton.study import Study, load_study, study_from_toml, write_toml
-from abaton.kernels import Vector
+from abaton.study_run.consent_roster import Roll
+from abaton.study_run.messages import body_of, fields_of, sums_from, worded, words_for
+from abaton.study_run.model_signatures import key_place, learned_model, new_key
+from abaton.study_run.preparation import scale_of
+from abaton.study_run.site_service import DESK, StudyDesk
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,22 +19,22 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from abaton.controller import TrainSettings
+from abaton.anonymity.federated_recoding import Histogram
+from abaton.engines.base import UNKNOWN, Said
 from abaton.engines.flower import Parcel
-from abaton.engines.reasons import UNKNOWN, Said
 from abaton.errors import PayloadError, Refused
-from abaton.study_run.interpretability import SiteExplained, inputs_of, points_of
-from abaton.federation.gains import OWN, SiteGain, Standing
-from abaton.federation.judging import Counted, Subset, Told
-from abaton.study_run.preparation import Sums
-from abaton.study_run.preparation_state import Scale
+from abaton.features import Column, Moments, Statistics
 from abaton.federation.run import COMMUNITY
 from abaton.metrics.classification import BINS, Estimate, ScoreCounts
-from abaton.metrics.survival import PairSums
 from abaton.metrics.regression import ValueSums
-from abaton.anonymity.federated_recoding import Histogram
-from abaton.features import Column, Moments, Statistics
-from abaton.study import Explanation
+from abaton.metrics.survival import PairSums
+from abaton.study.evaluation_section import Explanation
+from abaton.study_run.evaluation import Counted, Subset, Told
+from abaton.study_run.interpretability import SiteExplained, inputs_of, points_of
+from abaton.study_run.local_benefit import OWN, SiteGain, Standing
+from abaton.study_run.preparation import Sums
+from abaton.study_run.preparation_state import Scale
+from abaton.training import TrainSettings
 
 _BODY = "body"
 _CHOSEN = frozenset({"weight", "intercept", "slope"})  # what a site chooses for a model of its own

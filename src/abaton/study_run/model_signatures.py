@@ -22,19 +22,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from abaton.atomic_files import begun_name, writing
 from abaton.canonical_json import canonical
 from abaton.codecs import Key, Pipeline
 from abaton.controller.aggregation import local_model
-from abaton.control.draw import round_key
 from abaton.engines import TrainTask
 from abaton.errors import AbatonError, PayloadError, Refused
-from abaton.atomic_files import begun_name
 from abaton.governance.keys import Kind, PrivateKey, PublicKey
+from abaton.kernels import Layout, Vector
 from abaton.learners import Learner, Signed
 from abaton.site import Ledger, SiteFile
 from abaton.site.factory import private_bytes
-from abaton.store import model_digest, writing
-from abaton.kernels import Layout, Vector
+from abaton.store import model_digest
+from abaton.training import round_key
 
 _PREFIX = b"abaton-model-1\0"
 _KEY, _WHOLE = 64, 192  # hexadecimal digits of the public key, and of key and signature together

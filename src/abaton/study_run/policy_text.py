@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abaton.study_run.task_contract import Contract
 from abaton.site import PolicyPart, SiteFile, smallest_count
-from abaton.site.document import ConsentPart
+from abaton.site.config import ConsentPart
 from abaton.study import Study
+from abaton.study_run.task_contract import Contract
 
 
 @dataclass(frozen=True, slots=True)

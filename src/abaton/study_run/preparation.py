@@ -16,22 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from abaton.errors import AbatonError, Refused
-from abaton.study_run.task_contract import Contract, small
-from abaton.study_run.consented_learner import Rows, some
-from abaton.study_run.preparation_state import (
-    Entry,
-    Places,
-    Prepared,
-    Scale,
-    deal_fingerprint,
-    dealt_again,
-    entries,
-)
-from abaton.study_run.ingest import ONE_CLASS, Reading
-from abaton.learning.validation import stratified
 from abaton.anonymity import AnonymitySettings
 from abaton.anonymity.federated_recoding import Choice, Histogram, choose
+from abaton.errors import AbatonError, Refused
 from abaton.features import (
     Column,
     Moments,
@@ -45,8 +32,21 @@ from abaton.features import (
     scaled,
     statistics,
 )
+from abaton.models.sampling import stratified
 from abaton.site import SiteFile, smallest_count
 from abaton.study import Learning, Study
+from abaton.study_run.consented_learner import Rows, some
+from abaton.study_run.ingest import ONE_CLASS, Reading
+from abaton.study_run.preparation_state import (
+    Entry,
+    Places,
+    Prepared,
+    Scale,
+    deal_fingerprint,
+    dealt_again,
+    entries,
+)
+from abaton.study_run.task_contract import Contract, small
 
 FEWEST = 2  # sites; with one there is nobody to learn with
 NOTHING_TOLD = "it has no combination of enough people to tell of"

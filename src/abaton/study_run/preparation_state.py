@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abaton.errors import Refused, StoreError
-from abaton.atomic_files import replacing
 from abaton.anonymity.federated_recoding import Choice, Histogram
+from abaton.atomic_files import replacing, writing
+from abaton.errors import Refused, StoreError
 from abaton.features import Moments, Statistics, Table
-from abaton.store import writing
 
 PARTS = ("train", "validation", "test")
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from abaton.study_run.interpretability import SiteExplained
-from abaton.federation.gains import SiteGain, Standing
-from abaton.federation.judging import EVERYBODY, Counted, Subset, Told, measure_names
-from abaton.study_run.messages import PEOPLE, unreadable
-from abaton.metrics.classification import Estimate
-from abaton.metrics.survival import PairSums
-from abaton.metrics.regression import ValueSums
 from abaton.features import columns, group_names
+from abaton.metrics.classification import Estimate
+from abaton.metrics.regression import ValueSums
+from abaton.metrics.survival import PairSums
 from abaton.study import Study
+from abaton.study_run.evaluation import EVERYBODY, Counted, Subset, Told, measure_names
+from abaton.study_run.interpretability import SiteExplained
+from abaton.study_run.local_benefit import SiteGain, Standing
+from abaton.study_run.messages import PEOPLE, unreadable
 
 _ALL = Subset(EVERYBODY, "all")
 _SLACK = 1.0  # how far an interval may reach beyond what a measure can be: those for large samples do

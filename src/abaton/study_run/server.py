@@ -17,33 +17,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from abaton.atomic_files import replacing
 from abaton.controller import Event, State
 from abaton.engines import Outcome, Profile, Running
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.server_processes import Address, Centre, read_admitted, write_address
-from abaton.engines.flower.tls import Certificates, issue
 from abaton.engines.flower.site_processes import SitePrograms
 from abaton.engines.flower.supervisor import Keeper, free_port
+from abaton.engines.flower.tls import Certificates, issue
 from abaton.errors import AbatonError, Refused, SettingsError
-from abaton.federation.course import point_of, some_versions, traffic_of
-from abaton.study_run.interpretability import coefficients_of, explanation_of
-from abaton.federation.federation import Dossier, Federation, new_name
-from abaton.federation.gains import with_gains
-from abaton.federation.holdings import Making
-from abaton.federation.judging import judge_counts
-from abaton.study_run.site_client import Preparation, Step, Survey, explained, gained, judged
-from abaton.study_run.invitation import membership
-from abaton.study_run.messages import worded
-from abaton.federation.run import COMMUNITY
-from abaton.study_run.model_signatures import Signatories
-from abaton.study_run.coordinator import STUDY, StudyOptions, study_facts, use_of
-from abaton.atomic_files import replacing
-from abaton.learners import Learner, Model
 from abaton.features import columns
+from abaton.federation.federation import Dossier, Federation, new_name
+from abaton.federation.participants import Making
+from abaton.federation.run import COMMUNITY, point_of, some_versions, traffic_of
+from abaton.kernels import Vector
+from abaton.learners import Learner, Model
 from abaton.site import SiteFile
 from abaton.store import Journal, RunRow, Store
 from abaton.study import Learning, Study, study_from_toml, write_toml
-from abaton.kernels import Vector
+from abaton.study_run.coordinator import STUDY, StudyOptions, study_facts, use_of
+from abaton.study_run.evaluation import judge_counts
+from abaton.study_run.interpretability import coefficients_of, explanation_of
+from abaton.study_run.invitation import membership
+from abaton.study_run.local_benefit import with_gains
+from abaton.study_run.messages import worded
+from abaton.study_run.model_signatures import Signatories
+from abaton.study_run.site_client import Preparation, Step, Survey, explained, gained, judged
 
 CONDUCT = "abaton.study_run.server:conduct"
 ENGINE = "flower"

@@ -16,24 +16,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from abaton.anonymity import AnonymitySettings
+from abaton.anonymity.federated_recoding import Choice, Histogram, merge
+from abaton.engines.base import DIED, LATE, UNREADABLE_ANSWER
 from abaton.engines.flower.flower_engine import MOST_EVALUATIONS
 from abaton.engines.flower.flower_messages import NODE_GONE, Lost, Parcel, Post, Shelf
 from abaton.engines.task_queue import MOST_DEATHS
-from abaton.engines.reasons import DIED, LATE, UNREADABLE_ANSWER
 from abaton.errors import AbatonError
+from abaton.features import columns
+from abaton.kernels import Vector
+from abaton.study import Study
+from abaton.study_run.evaluation import Told
 from abaton.study_run.interpretability import SiteExplained
-from abaton.federation.gains import SiteGain
-from abaton.federation.judging import Told
-from abaton.study_run.preparation import (
-    FEWEST,
-    NOBODY_HIDES,
-    NOTHING_TOLD,
-    Sums,
-    check_enough,
-    chosen,
-    scale_of,
-    told_of,
-)
+from abaton.study_run.local_benefit import SiteGain
 from abaton.study_run.messages import (
     body_of,
     cohort_told,
@@ -47,14 +42,19 @@ from abaton.study_run.messages import (
     whole,
     worded,
 )
-from abaton.study_run.response_checks import check_explained, check_gain, check_told
+from abaton.study_run.preparation import (
+    FEWEST,
+    NOBODY_HIDES,
+    NOTHING_TOLD,
+    Sums,
+    check_enough,
+    chosen,
+    scale_of,
+    told_of,
+)
 from abaton.study_run.preparation_state import Scale
+from abaton.study_run.response_checks import check_explained, check_gain, check_told
 from abaton.study_run.site_releases import check_scale
-from abaton.anonymity import AnonymitySettings
-from abaton.anonymity.federated_recoding import Choice, Histogram, merge
-from abaton.features import columns
-from abaton.study import Study
-from abaton.kernels import Vector
 
 Step = Callable[[str], None]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from abaton.atomic_files import replacing
-from abaton.store import writing
+from abaton.atomic_files import replacing, writing
 from abaton.kernels import Vector
 
 _MODEL = "given.model"

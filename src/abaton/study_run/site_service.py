@@ -30,16 +30,36 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from abaton.anonymity import AnonymitySettings
+from abaton.anonymity.federated_recoding import Choice
+from abaton.atomic_files import replacing
+from abaton.engines.base import OTHER_TERMS, STRANGER, Said
 from abaton.engines.flower import Parcel
-from abaton.engines.flower.site_worker import Desk, Drawer, Place, in_fixed_words, passed, place_of, run_folder
-from abaton.engines.reasons import OTHER_TERMS, STRANGER, Said
+from abaton.engines.flower.site_worker import (
+    Desk,
+    Drawer,
+    Place,
+    in_fixed_words,
+    passed,
+    place_of,
+    run_folder,
+)
 from abaton.engines.site_state import SiteState
 from abaton.errors import Refused
-from abaton.study_run.interpretability import site_explained
-from abaton.federation.gains import GainSettings, site_gain
-from abaton.federation.judging import layers_of, site_counts
+from abaton.features import Column, Scaled, Table, columns, hidden
+from abaton.governance.keys import PrivateKey
+from abaton.kernels import Vector
+from abaton.learners import Model, SitePolicy
+from abaton.learners.site_policy import ADMITS_ALL
+from abaton.site import Ledger, SiteFile, load_site, not_allowed, smallest_count
+from abaton.site.factory import open_ledger
+from abaton.study import Study, load_study
+from abaton.study_run.consent_roster import Roll
 from abaton.study_run.consented_learner import ConsentedLearner, Rows, some
-from abaton.study_run.preparation import Member, deal, member
+from abaton.study_run.evaluation import layers_of, site_counts
+from abaton.study_run.ingest import Reading, read_sites
+from abaton.study_run.interpretability import site_explained
+from abaton.study_run.local_benefit import GainSettings, keep_own, own_path, site_gain
 from abaton.study_run.messages import (
     body_of,
     check_fields,
@@ -51,12 +71,8 @@ from abaton.study_run.messages import (
     told_row,
     worded,
 )
-from abaton.study_run.site_run_state import Notes
-from abaton.federation.personalising import keep_own, own_path
-from abaton.study_run.study_policy import StudyPolicy, policy_of
-from abaton.study_run.ingest import Reading, read_sites
-from abaton.study_run.consent_roster import Roll
 from abaton.study_run.model_signatures import Signing, signing_key
+from abaton.study_run.preparation import Member, deal, member
 from abaton.study_run.site_releases import (
     as_told,
     check_choice,
@@ -66,16 +82,8 @@ from abaton.study_run.site_releases import (
     sums_told,
     tellable,
 )
-from abaton.atomic_files import replacing
-from abaton.governance.keys import PrivateKey
-from abaton.learners import Model, SitePolicy
-from abaton.learners.site_policy import ADMITS_ALL
-from abaton.anonymity import AnonymitySettings
-from abaton.anonymity.federated_recoding import Choice
-from abaton.features import Column, Scaled, Table, columns, hidden
-from abaton.site import Ledger, SiteFile, load_site, not_allowed, open_ledger, smallest_count
-from abaton.study import Study, load_study
-from abaton.kernels import Vector
+from abaton.study_run.site_run_state import Notes
+from abaton.study_run.study_policy import StudyPolicy, policy_of
 
 DESK = "abaton.study_run.site_service:open_desk"
 

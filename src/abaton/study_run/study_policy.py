@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 
 from abaton.codecs import Key
-from abaton.control.draw import round_key
-from abaton.errors import Refused
 from abaton.disclosure.rounding import coarse_score, rounded
-from abaton.study_run.task_contract import Contract, small
-from abaton.study_run.consented_learner import ConsentedLearner
-from abaton.study_run.site_run_state import Notes
-from abaton.study_run.model_signatures import Signing
+from abaton.errors import Refused
+from abaton.kernels import Vector
 from abaton.learners import Learner, Reply, Request, SitePolicy
 from abaton.learners.site_policy import ADMITS_ALL
 from abaton.site import Ledger, PolicyPart, SiteFile
 from abaton.study import Study
-from abaton.kernels import Vector
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run.model_signatures import Signing
+from abaton.study_run.site_run_state import Notes
+from abaton.study_run.task_contract import Contract, small
+from abaton.training import round_key
 
 _START = 100.0  # learning rates that each number of a model may move before the site has sent anything, in the mean
 _BETWEEN = 16  # versions that may lie between two trainings of a site, for models that it only scores

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from abaton.controller import Asynchronous, Rules, Synchronous, TrainSettings
-from abaton.control.mixing import Plain
+from abaton.controller import Asynchronous, Rules, Synchronous
+from abaton.controller.robust_aggregation import Plain
 from abaton.errors import AbatonError, Refused
 from abaton.site import PolicyPart
 from abaton.study import Learning, Study
+from abaton.training import TrainSettings
 
 _LEARNERS = 1_000  # how many sites take part is the centre's to say; no rule here depends on it
 

@@ -17,12 +17,12 @@ from itertools import product
 from typing import Any, NoReturn
 
 from abaton.errors import AbatonError, SettingsError
+from abaton.fhir.bundles import SUBJECTS
 from abaton.fhir.elements import table as fields
-from abaton.records.fhir.references import SUBJECTS
-from abaton.views.required_elements import elements
-from abaton.fhirpath.operators import Items
 from abaton.fhirpath.compiler import Path, Scope, compile_path
+from abaton.fhirpath.operators import Items
 from abaton.fhirpath.parser import Moment
+from abaton.views.required_elements import elements
 
 Row = tuple[Any, ...]
 Rows = Callable[[Items, Scope], list[Row]]

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from abaton.errors import SettingsError
+from abaton.fhir.bundles import SUBJECTS
 from abaton.fhir.elements import children, resources, table
-from abaton.records.fhir.references import SUBJECTS
-from abaton.records.views.functions import LAMBDAS
+from abaton.fhirpath.functions import LAMBDAS
 from abaton.fhirpath.parser import (
     Call,
     Index,

@@ -23,13 +23,13 @@ from abaton.controller import (
     community_model,
     from_row,
 )
-from abaton.control.draw import round_key
 from abaton.engines import Driver, Replayed
 from abaton.engines.flower import FlowerEngine, Network, Parcel, Post
 from abaton.engines.flower.server_processes import read_admitted
 from abaton.engines.flower.site_worker import Desk, place_of
 from abaton.learners import Examples, Learner, SklearnModel
 from abaton.store import Journal, Store
+from abaton.training import round_key
 
 SITES = ("a", "b", "c", "d")
 TERMS = "the digest of what was agreed"

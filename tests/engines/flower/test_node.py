@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from tests.engines.flower.programs import until
 
-from abaton.engines.flower.superlink_client import HOLDS, Away, Turned
+from abaton.engines.base import DIED
 from abaton.engines.flower.flower_messages import Parcel
-from abaton.engines.reasons import DIED
+from abaton.engines.flower.superlink_client import HOLDS, Away, Turned
 
 pytest.importorskip("flwr", reason="Flower is missing: install abaton[flower]")
 
-from abaton.engines.flower.site_processes import NodeSettings
-from abaton.engines.flower.site_node import Held, Node
 from abaton.engines.flower.flower_protocol import Head, posted
+from abaton.engines.flower.site_node import Held, Node
+from abaton.engines.flower.site_processes import NodeSettings
 
 TRAIN, EVALUATE = Parcel("train", {"key": "t"}, {"model": b"abc"}), Parcel("evaluate", {"key": "e"})
 

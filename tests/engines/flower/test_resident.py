@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from abaton.engines.base import DIED
 from abaton.engines.flower import Parcel
 from abaton.engines.flower.site_worker import ask, serve
-from abaton.engines.reasons import DIED
 
 
 class Echo:

@@ -14,9 +14,9 @@ from sklearn.linear_model import SGDClassifier
 
 from abaton.codecs import Key, parse
 from abaton.controller import TrainSettings
-from abaton.control.draw import round_key
 from abaton.engines import RayEngine, TrainTask
 from abaton.learners import Examples, Learner, SklearnModel, Update
+from abaton.training import round_key
 
 MODEL = SklearnModel(lambda: SGDClassifier(loss="log_loss"), features=4, classes=2)
 SETTINGS = TrainSettings(epochs=2, batch_size=10)

@@ -15,16 +15,16 @@ from abaton.engines.flower import Parcel
 from abaton.errors import Refused
 from abaton.federation import StudyOptions, run_study
 from abaton.federation.federation import states_of
-from abaton.study_run.consented_learner import ConsentedLearner
-from abaton.study_run import FIELDS, Wish
-from abaton.study_run.site_service import Folder
-from abaton.study_run.messages import fields_of
-from abaton.federation.personalising import kept_own, own_path
 from abaton.governance import Registry, metadata
 from abaton.learners import Reply, Request
 from abaton.site import load_site, open_site, subject_tag
 from abaton.site.factory import tags_key
 from abaton.store import Database, Journal, Store
+from abaton.study_run import FIELDS, Wish
+from abaton.study_run.consented_learner import ConsentedLearner
+from abaton.study_run.local_benefit import kept_own, own_path
+from abaton.study_run.messages import fields_of
+from abaton.study_run.site_service import Folder
 
 WISH = Wish(sites=4, seed=5, resamples=0, poll=0.0)
 

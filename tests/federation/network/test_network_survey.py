@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.engines.flower.loop import LoopPost
 
+from abaton.engines.base import DIED, LATE
 from abaton.engines.flower import Lost, Parcel
-from abaton.engines.reasons import DIED, LATE
 from abaton.study_run.site_client import Survey
 
 NODES = {1: "a", 3: "b"}

@@ -2,10 +2,19 @@ import doctest
 
 import pytest
 
+from abaton.anonymity import (
+    BandHierarchy,
+    BinHierarchy,
+    DateHierarchy,
+    FileHierarchy,
+    FlatHierarchy,
+    PrefixHierarchy,
+    QuasiIdentifier,
+    TableHierarchy,
+    hierarchies,
+)
+from abaton.anonymity.hierarchies import aliases, ladder
 from abaton.errors import SettingsError
-from abaton.anonymity import BandHierarchy, BinHierarchy, DateHierarchy, FileHierarchy, FlatHierarchy, PrefixHierarchy, QuasiIdentifier, TableHierarchy
-from abaton.records.anonymity import hierarchies
-from abaton.records.anonymity.hierarchies import aliases, ladder
 
 
 def chains(spec, values, **options):

@@ -4,10 +4,19 @@ import numpy as np
 import polars as pl
 import pytest
 
-from abaton.errors import SettingsError
-from abaton.anonymity import AnonymitySettings, BinHierarchy, Diversity, QuasiIdentifier, Sensitive, examine, risk_metrics
-from abaton.records.anonymity import outcome, tables
+from abaton.anonymity import (
+    AnonymitySettings,
+    BinHierarchy,
+    Diversity,
+    QuasiIdentifier,
+    Sensitive,
+    api,
+    equivalence_classes,
+    examine,
+    risk_metrics,
+)
 from abaton.anonymity.risk_metrics import risk
+from abaton.errors import SettingsError
 
 AGE = (QuasiIdentifier("age", BinHierarchy((10.0,))),)
 
@@ -88,4 +97,4 @@ def test_age_and_sex_single_out_heart_patients(shared, name, unique):
 
 
 def test_examples_run():
-    assert not any(doctest.testmod(module).failed for module in (risk_metrics, outcome, tables))
+    assert not any(doctest.testmod(module).failed for module in (risk_metrics, api, equivalence_classes))

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.anonymity import Closeness, Diversity, Sensitive
+from abaton.anonymity.equivalence_classes import SensitiveCounts
 from abaton.anonymity.privacy_models import (
     class_counts,
     closeness_of,
     diversity_of,
     safe,
 )
-from abaton.records.anonymity.tables import SensitiveCounts
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=40)
 

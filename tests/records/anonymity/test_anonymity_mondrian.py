@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.errors import Refused
 from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
@@ -18,10 +17,11 @@ from abaton.anonymity import (
     examine,
     make_release,
 )
-from abaton.anonymity.table_files import recoded_frame
-from abaton.records.anonymity.hierarchies import ladder
+from abaton.anonymity.hierarchies import ladder
 from abaton.anonymity.mondrian import _Namer
 from abaton.anonymity.release import satisfied
+from abaton.anonymity.table_files import recoded_frame
+from abaton.errors import Refused
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((10.0,))),

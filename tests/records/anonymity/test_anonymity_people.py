@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abaton.errors import Refused, SettingsError
 from abaton.anonymity import (
     AnonymitySettings,
     BinHierarchy,
@@ -23,12 +22,13 @@ from abaton.anonymity import (
     encode,
     examine,
 )
+from abaton.anonymity.equivalence_classes import people_of
 from abaton.anonymity.federated_recoding import Choice, Histogram, choose, merge, show, site_histogram
+from abaton.anonymity.release import as_is
+from abaton.anonymity.risk_metrics import measure
 from abaton.anonymity.table_files import recoded_frame
 from abaton.disclosure.histograms import affordable, leaving
-from abaton.anonymity.risk_metrics import measure
-from abaton.records.anonymity.people import people_of
-from abaton.anonymity.release import as_is
+from abaton.errors import Refused, SettingsError
 
 QUASI = (
     QuasiIdentifier("age", BinHierarchy((5.0, 10.0, 20.0, 40.0))),

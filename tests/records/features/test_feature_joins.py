@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.features import Join
-from abaton.records.features.joins import at_one_moment, category, flag, number
-from abaton.records.features.moments import Moment, moment, within
+from abaton.features.extraction import at_one_moment, category, flag, number
+from abaton.fhir.partial_dates import Moment, moment, within
 
 days = st.dates(date(1990, 1, 1), date(2030, 1, 1))
 moments = st.none() | days.map(lambda day: Moment(day, day))

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abaton.errors import AbatonError, SettingsError
-from abaton.records.views.boundaries import boundary
-from abaton.fhirpath.operators import OPERATORS, truth
 from abaton.fhirpath.compiler import Scope, compile_path
+from abaton.fhirpath.functions import boundary
+from abaton.fhirpath.operators import OPERATORS, truth
 from abaton.fhirpath.parser import Moment, read
 
 PATIENT = {

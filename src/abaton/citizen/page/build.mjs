@@ -21,7 +21,7 @@ if (!wheels || !out) throw new Error("say where the wheels are and where the pag
 const ROOMS = [
   "__init__.py", "canonical_json.py", "errors.py", "atomic_files.py", "plugins.py", "specs.py", "protocols.py", "documents",
   "records", "study", "governance/__init__.py", "governance/consent.py", "governance/identifiers.py",
-  "citizen/__init__.py", "citizen/cards.py", "citizen/browser_api.py", "citizen/picked.py", "citizen/preview.py", "citizen/study_facts.py",
+  "citizen/__init__.py", "citizen/uploads.py", "citizen/browser_api.py", "citizen/uploads.py", "citizen/preview.py", "citizen/study_facts.py",
 ];
 
 /** @param {string} place @returns {string[]} */

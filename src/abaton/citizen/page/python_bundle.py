@@ -74,7 +74,7 @@ def _use(own: dict[str, bytes]) -> None:
 def _rehearse() -> None:
     """Once through everything that the page does, for what is loaded only when it is used."""
     phone = importlib.import_module("abaton.citizen.browser_api").Phone()
-    study_from_toml = importlib.import_module("abaton.study.toml").study_from_toml
+    study_from_toml = importlib.import_module("abaton.study.study_reader").study_from_toml
     starting = importlib.import_module("abaton.study.template")
     form = importlib.import_module("abaton.study.document").FORMAT
     text = starting.starter("study.toml", date(2026, 1, 1), starting.Answers())

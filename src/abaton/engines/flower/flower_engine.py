@@ -13,14 +13,31 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, ClassVar
 
 from abaton.controller import Event, Failed, Joined, Left, Noted
-from abaton.controller.events import Counts
+from abaton.engines.base import (
+    DIED,
+    FAILED,
+    GONE,
+    LATE,
+    NO_BASE,
+    UNREADABLE_ANSWER,
+    EvaluateTask,
+    Task,
+    TrainTask,
+)
+from abaton.engines.flower.flower_messages import (
+    NODE_GONE,
+    REPLY_GONE,
+    UNAVAILABLE,
+    Lost,
+    Parcel,
+    Post,
+    Shelf,
+)
 from abaton.engines.reply_validation import Check, CheckSigned, Reader, labels, unreadable, whole
-from abaton.engines.contract import EvaluateTask, Task, TrainTask
-from abaton.engines.flower.flower_messages import NODE_GONE, REPLY_GONE, UNAVAILABLE, Lost, Parcel, Post, Shelf
 from abaton.engines.task_queue import MOST_DEATHS, Timers, time_given
-from abaton.engines.reasons import DIED, FAILED, GONE, LATE, NO_BASE, UNREADABLE_ANSWER
 from abaton.errors import AbatonError
 from abaton.learners import Reply
+from abaton.metrics.counts import Counts
 
 _DIED = 8  # Flower's code for a process that ended
 _AGAIN = {

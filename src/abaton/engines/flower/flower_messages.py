@@ -22,11 +22,10 @@ import numpy as np
 import zstandard
 
 from abaton.codecs import lacking
-from abaton.engines.contract import Way
-from abaton.engines.reasons import plain_reason
+from abaton.engines.base import Way, plain_reason
 from abaton.errors import PayloadError
-from abaton.store import digest_of
 from abaton.kernels import Vector
+from abaton.store import digest_of
 
 PIECE = 1 << 20
 """Bytes of a piece: each travels by a request of its own, which ends in time on a line of 1 Mbit/s, too."""

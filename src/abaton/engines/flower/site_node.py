@@ -22,15 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from abaton.atomic_files import replacing
+from abaton.engines.base import FAILED, UNKNOWN
+from abaton.engines.flower.flower_messages import Parcel
+from abaton.engines.flower.flower_protocol import LEAF, Fleet, Head, Signer, leaves_of, opened, who
+from abaton.engines.flower.site_processes import NodeSettings
 from abaton.engines.flower.site_worker import ROLES, ask, role_of
 from abaton.engines.flower.superlink_client import BROKEN, HOLDS, Away, Line, Turned
-from abaton.engines.flower.site_processes import NodeSettings
-from abaton.engines.flower.flower_messages import Parcel
 from abaton.engines.flower.supervisor import close_files, end_with_parent, readable
-from abaton.engines.flower.flower_protocol import LEAF, Fleet, Head, Signer, leaves_of, opened, who
-from abaton.engines.reasons import FAILED, UNKNOWN
 from abaton.errors import PayloadError
-from abaton.atomic_files import replacing
 
 INTERVAL = 10.0
 """Seconds between heartbeats as the SuperLink is told; it takes a node for gone after twice as many."""

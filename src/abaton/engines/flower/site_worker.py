@@ -26,20 +26,28 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from abaton.atomic_files import replacing, writing
 from abaton.codecs import Difference
-from abaton.controller import settings_from
-from abaton.engines.contract import EvaluateTask, TrainTask
+from abaton.engines.base import (
+    DIED,
+    NO_BASE,
+    OTHER_LAYOUT,
+    OTHER_TERMS,
+    UNKNOWN,
+    EvaluateTask,
+    Said,
+    TrainTask,
+)
 from abaton.engines.flower.flower_messages import LARGEST, Parcel, decode, model_name
 from abaton.engines.flower.supervisor import end_with_parent
 from abaton.engines.model_transfer import authored, moved
-from abaton.engines.reasons import DIED, NO_BASE, OTHER_LAYOUT, OTHER_TERMS, UNKNOWN, Said
 from abaton.engines.site_state import SiteState
 from abaton.engines.task_handler import Worker, told
 from abaton.errors import PayloadError, SettingsError
-from abaton.atomic_files import replacing
-from abaton.learners import Learner, Reply, Request, Signed, SitePolicy, Watch
-from abaton.store import digest_of, writing
 from abaton.kernels import Vector
+from abaton.learners import Learner, Reply, Request, Signed, SitePolicy, Watch
+from abaton.store import digest_of
+from abaton.training import settings_from
 
 _TASKS = ("train", "evaluate")
 _HELD = 4  # models that each of the two desks keeps as bases

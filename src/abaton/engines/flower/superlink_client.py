@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from abaton.engines.flower.flower_messages import NODE_GONE, REPLY_GONE, Lost, Parcel
-from abaton.engines.reasons import UNKNOWN
-from abaton.errors import PayloadError, SettingsError
 from abaton.atomic_files import replacing
+from abaton.engines.base import UNKNOWN
+from abaton.engines.flower.flower_messages import NODE_GONE, REPLY_GONE, Lost, Parcel
+from abaton.errors import PayloadError, SettingsError
 
 if TYPE_CHECKING:
     from abaton.engines.flower.flower_protocol import Runtime

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from abaton import __version__
 from abaton.codecs import Difference, Pipeline, lacking
-from abaton.controller import settings_from
-from abaton.engines.reply_validation import packed
-from abaton.engines.contract import EvaluateTask, Task, TrainTask
+from abaton.engines.base import EvaluateTask, Task, TrainTask, word_for
 from abaton.engines.model_transfer import Held, authored, moved
-from abaton.engines.reasons import word_for
+from abaton.engines.reply_validation import packed
 from abaton.engines.task_handler import done
-from abaton.learners import Examples, Learner, Model, Reply, Watch
 from abaton.kernels import Vector
+from abaton.learners import Examples, Learner, Model, Reply, Watch
+from abaton.training import settings_from
 
 Arrays = dict[str, NDArray[Any]]
 Answer = tuple[bytes, bytes, Arrays]

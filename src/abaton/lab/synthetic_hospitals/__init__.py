@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from abaton.lab.synthetic_hospitals.omop_tables import load_omop, write_omop
-from abaton.lab.hospitals.people import HOSPITALS, Hospital, Person, people
 from abaton.lab.synthetic_hospitals.fhir_records import resources
+from abaton.lab.synthetic_hospitals.omop_tables import load_omop, write_omop
+from abaton.lab.synthetic_hospitals.patients import HOSPITALS, Hospital, Person, people, tables
 from abaton.lab.synthetic_hospitals.spreadsheets import write_spreadsheets
-from abaton.lab.hospitals.tables import tables
 
 __all__ = [
     "HOSPITALS",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
-from abaton.lab.hospitals.people import Hospital, Person
+from abaton.lab.synthetic_hospitals.patients import Hospital, Person
 
 SNOMED = "http://snomed.info/sct"
 LOINC = "http://loinc.org"

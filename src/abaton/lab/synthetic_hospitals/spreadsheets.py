@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from abaton.lab.hospitals.people import HOSPITALS
 from abaton.lab.synthetic_hospitals.fhir_records import SNOMED, smoking_codes
+from abaton.lab.synthetic_hospitals.patients import HOSPITALS
 
 COLUMNS = {
     "people": ("patient", "sex", "born"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from abaton.records.fhir.systems import UCUM
+from abaton.fhir.terminology import UCUM
 
 Json = dict[str, Any]
 Codes = Iterable[tuple[str, str]]

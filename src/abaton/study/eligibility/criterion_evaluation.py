@@ -14,21 +14,60 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from abaton.documents.fields import Term
+from abaton.documents.fields import Period, Term
+from abaton.fhir.partial_dates import Stay
 from abaton.study.criteria import Criterion, Eligibility
-from abaton.study.eligibility.answers import NO, YES, Answer, Finding, both, either, negated, unknown
-from abaton.study.eligibility.dates import completed, during
 from abaton.study.eligibility.evidence import (
+    NO,
+    YES,
+    Answer,
+    Finding,
     Records,
     Resource,
     Source,
     birth,
+    both,
     each,
+    either,
+    negated,
     same_or_no,
     the_patient,
     trusted,
+    unknown,
     when,
 )
+
+
+def during(when: Stay | None, period: Period | None) -> Finding:
+    """Whether something took place in a period, at least for a day."""
+    if period is None:
+        return YES
+    if when is None:
+        return unknown("a matching record has no usable date")
+    start, end = period.start or date.min, period.end or date.max
+    if when.began.last <= end and when.ended.first >= start and _together(when, start, end):
+        return YES
+    if when.began.first > end or when.ended.last < start:
+        return NO
+    return unknown("a matching record's date is too coarse or too open")
+
+
+def _together(when: Stay, start: date, end: date) -> bool:
+    """One coarse date is one day, so all of its days must lie inside; two dates may each be coarse."""
+    return when.began != when.ended or (when.began.first >= start and when.ended.last <= end)
+
+
+def completed(born: date, day: date, unit: str) -> int:
+    """The completed years, months, weeks or days between birth and a day.
+
+    >>> completed(date(2000, 2, 29), date(2026, 2, 28), "a")
+    25
+    """
+    if unit in ("d", "wk"):
+        return (day - born).days // (7 if unit == "wk" else 1)
+    months = (day.year - born.year) * 12 + day.month - born.month - (day.day < born.day)
+    return months // 12 if unit == "a" else months
+
 
 _SAID = {Answer.NO: "not met", Answer.UNKNOWN: "unknown"}
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from abaton.study.bundle import urls
-from abaton.study.fhir_bundle.group_resource import read_cohort
+from abaton.study.fhir_bundle import primitives
 from abaton.study.fhir_bundle.data_requirement import read_requirement, read_timing
-from abaton.study.bundle.nested import from_extension
-from abaton.study.bundle.node import Node, Report
-from abaton.study.bundle.terms import concepts, read_period, read_telecom, terms, without_none
+from abaton.study.fhir_bundle.group_resource import read_cohort
+from abaton.study.fhir_bundle.primitives import (
+    Node,
+    Report,
+    concepts,
+    from_extension,
+    read_period,
+    read_telecom,
+    terms,
+    without_none,
+)
 
 _CARRIED = frozenset(
     {
@@ -106,7 +113,9 @@ def _study(node: Node, resources: dict[str, Node]) -> dict[str, Any]:
         if isinstance(protection, dict)
         else protection,
         "documents": [_document(artifact) for artifact in _documentation(node)],
-        "questionnaires": [_questionnaire(item, resources) for item in node.extensions(urls.QUESTIONNAIRE)],
+        "questionnaires": [
+            _questionnaire(item, resources) for item in node.extensions(primitives.QUESTIONNAIRE)
+        ],
         **details,
     }
     origins[("study",)] = node.path
@@ -118,7 +127,7 @@ def _study(node: Node, resources: dict[str, Node]) -> dict[str, Any]:
 
 def _details(node: Node) -> dict[str, Any]:
     """What the guide has no code for, from our own extension."""
-    found = node.extension(urls.DETAILS)
+    found = node.extension(primitives.DETAILS)
     if found is None:
         return {}
     for key in ("deidentification", "privacy", "views", "features", "learning", "consent", "persons"):
@@ -137,7 +146,7 @@ def _picked(details: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 def _identification(node: Node) -> dict[str, Any]:
     identifiers = node.each("identifier", needed=True)
-    enrolment = node.extension(urls.ENROLMENT, needed=True)
+    enrolment = node.extension(primitives.ENROLMENT, needed=True)
     purpose = node.get("primaryPurposeType", needed=True)
     origins = node.report.origins
     names = {
@@ -170,14 +179,14 @@ def _identification(node: Node) -> dict[str, Any]:
 
 
 def _purpose(node: Node) -> str | None:
-    found = [term.get("code") for term in terms(node) if term.get("system") == urls.PURPOSES]
+    found = [term.get("code") for term in terms(node) if term.get("system") == primitives.PURPOSES]
     if not found:
-        node.wrong("the purpose has no code of HL7's list", f"use a code of {urls.PURPOSES}")
+        node.wrong("the purpose has no code of HL7's list", f"use a code of {primitives.PURPOSES}")
     return str(found[0]) if found else None
 
 
 def _mechanism(node: Node) -> dict[str, str]:
-    extension = node.extension(urls.ANONYMISATION)
+    extension = node.extension(primitives.ANONYMISATION)
     coding = extension.get("valueCoding", needed=True) if extension else None
     if coding is None:
         return {}
@@ -191,7 +200,7 @@ def _mechanism(node: Node) -> dict[str, str]:
 
 
 def _data(node: Node) -> list[dict[str, Any]]:
-    extension = node.extension(urls.DATA_SET, needed=True)
+    extension = node.extension(primitives.DATA_SET, needed=True)
     if extension is None:
         return []
     found = [

@@ -7,12 +7,11 @@ from html import escape
 from typing import Any
 
 from abaton.deid.settings import Mechanism
-from abaton.study.bundle import urls
-from abaton.study.fhir_bundle.group_resource import group
-from abaton.study.fhir_bundle.data_requirement import data_requirement, timing
-from abaton.study.bundle.nested import to_extension
-from abaton.study.bundle.terms import coding, concept, period, telecoms, without_none
 from abaton.study.document import Centre, Document, Questionnaire, Study
+from abaton.study.fhir_bundle import primitives
+from abaton.study.fhir_bundle.data_requirement import data_requirement, timing
+from abaton.study.fhir_bundle.group_resource import group
+from abaton.study.fhir_bundle.primitives import coding, concept, period, telecoms, to_extension, without_none
 
 _WORDS = {Mechanism.ANONYMISE: "anonymization", Mechanism.PSEUDONYMISE: "pseudonymization"}
 
@@ -52,7 +51,7 @@ def _research_study(study: Study) -> dict[str, Any]:
         {
             "resourceType": "ResearchStudy",
             "id": _fhir_id(head.id),
-            "meta": {"profile": [urls.STUDY]},
+            "meta": {"profile": [primitives.STUDY]},
             "language": head.language,
             "text": {
                 "status": "extensions",
@@ -62,7 +61,7 @@ def _research_study(study: Study) -> dict[str, Any]:
             "identifier": [identifier],
             "title": head.title,
             "status": head.status.value,
-            "primaryPurposeType": {"coding": [{"system": urls.PURPOSES, "code": head.purpose.value}]},
+            "primaryPurposeType": {"coding": [{"system": primitives.PURPOSES, "code": head.purpose.value}]},
             "condition": [concept(term) for term in head.conditions],
             "contact": [
                 without_none({"name": contact.name, "telecom": telecoms(contact.telecom)})
@@ -80,7 +79,7 @@ def _research_study(study: Study) -> dict[str, Any]:
 
 def _extensions(study: Study) -> list[dict[str, Any]]:
     mechanism = {
-        "system": urls.ANONYMISATION_TYPES,
+        "system": primitives.ANONYMISATION_TYPES,
         "code": _WORDS[study.deidentification.mechanism],
         "display": _WORDS[study.deidentification.mechanism].capitalize(),
     }
@@ -88,11 +87,11 @@ def _extensions(study: Study) -> list[dict[str, Any]]:
         {"url": "DataRequirement", "valueDataRequirement": data_requirement(made)} for made in study.data
     ]
     return [
-        {"url": urls.ENROLMENT, "valuePeriod": period(study.study.enrolment)},
-        {"url": urls.ANONYMISATION, "valueCoding": mechanism},
-        {"url": urls.DATA_SET, "extension": requirements},
+        {"url": primitives.ENROLMENT, "valuePeriod": period(study.study.enrolment)},
+        {"url": primitives.ANONYMISATION, "valueCoding": mechanism},
+        {"url": primitives.DATA_SET, "extension": requirements},
         *(_asked(made) for made in study.questionnaires),
-        to_extension(urls.DETAILS, _details(study)),
+        to_extension(primitives.DETAILS, _details(study)),
     ]
 
 
@@ -112,7 +111,7 @@ def _details(study: Study) -> dict[str, Any]:
 
 def _asked(made: Questionnaire) -> dict[str, Any]:
     return {
-        "url": urls.QUESTIONNAIRE,
+        "url": primitives.QUESTIONNAIRE,
         "extension": [
             {"url": "Questionnaire", "valueReference": {"reference": made.reference}},
             {"url": "Deadline", "valueDateTime": made.deadline.isoformat()},
@@ -141,7 +140,7 @@ def _location(centre: Centre) -> dict[str, Any]:
         {
             "resourceType": "Location",
             "id": "centre",
-            "meta": {"profile": [urls.CENTRE]},
+            "meta": {"profile": [primitives.CENTRE]},
             "identifier": [identifier] if identifier else None,
             "name": centre.name,
             "type": [concept(term) for term in centre.kinds],

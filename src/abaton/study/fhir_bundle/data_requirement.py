@@ -6,11 +6,9 @@ import re
 from typing import Any
 
 from abaton.deid.settings import Function
-from abaton.study.bundle import urls
-from abaton.study.bundle.node import Node
-from abaton.study.bundle.terms import coding, read_term, without_none
-from abaton.study.requirements import CodeRule, DateRule, Requirement
-from abaton.study.values import Frequency
+from abaton.study.data_requirements import CodeRule, DateRule, Frequency, Requirement
+from abaton.study.fhir_bundle import primitives
+from abaton.study.fhir_bundle.primitives import Node, coding, read_term, without_none
 
 _SPANS = {"a": "P{}Y", "mo": "P{}M", "wk": "P{}W", "d": "P{}D", "h": "PT{}H"}
 _UNITS = {"Y": "a", "M": "mo", "W": "wk", "D": "d", "H": "h"}
@@ -22,11 +20,11 @@ def read_requirement(node: Node) -> dict[str, Any]:
     """The table of one data requirement."""
     node.only("extension", "type", "codeFilter", "dateFilter")
     for extension in node.each("extension"):
-        if extension.text("url") not in (urls.FREQUENCY, urls.FUNCTION):
+        if extension.text("url") not in (primitives.FREQUENCY, primitives.FUNCTION):
             extension.wrong("this extension is not known here", "only frequency and function are")
-    frequency = node.extension(urls.FREQUENCY)
+    frequency = node.extension(primitives.FREQUENCY)
     timing = frequency.get("valueTiming", needed=True) if frequency else None
-    function = node.extension(urls.FUNCTION)
+    function = node.extension(primitives.FUNCTION)
     return without_none(
         {
             "type": node.text("type", needed=True),
@@ -95,12 +93,12 @@ def read_timing(node: Node) -> dict[str, Any]:
 
 def data_requirement(made: Requirement) -> dict[str, Any]:
     """A requirement as a FHIR DataRequirement."""
-    function = {"system": urls.FUNCTION_CODES, "code": made.function.value}
+    function = {"system": primitives.FUNCTION_CODES, "code": made.function.value}
     parts: list[dict[str, Any]] = [{"url": "Name", "valueCoding": function}]
     parts += [{"url": "Parameter", "valueString": element} for element in made.elements]
-    extensions: list[dict[str, Any]] = [{"url": urls.FUNCTION, "extension": parts}]
+    extensions: list[dict[str, Any]] = [{"url": primitives.FUNCTION, "extension": parts}]
     if made.frequency:
-        extensions.insert(0, {"url": urls.FREQUENCY, "valueTiming": timing(made.frequency)})
+        extensions.insert(0, {"url": primitives.FREQUENCY, "valueTiming": timing(made.frequency)})
     return without_none(
         {
             "extension": extensions,
@@ -135,7 +133,7 @@ def _date_filter(rule: DateRule) -> dict[str, Any]:
     if rule.last:
         number, letter = re.findall(r"\d+|[YMWDH]$", rule.last)
         unit = _UNITS[letter]
-        duration = {"value": int(number), "unit": unit, "system": urls.UCUM, "code": unit}
+        duration = {"value": int(number), "unit": unit, "system": primitives.UCUM, "code": unit}
         return {"path": rule.path, "valueDuration": duration}
     days = {"start": rule.start, "end": rule.end}
     return {"path": rule.path, "valuePeriod": {name: day.isoformat() for name, day in days.items() if day}}

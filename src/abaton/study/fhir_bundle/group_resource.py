@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from abaton.documents.fields import Term
-from abaton.study.bundle import urls
-from abaton.study.bundle.node import Node, Report
-from abaton.study.bundle.terms import concept, period, read_period, terms, without_none
 from abaton.study.criteria import KINDS, Criterion, Eligibility
+from abaton.study.fhir_bundle import primitives
+from abaton.study.fhir_bundle.primitives import (
+    Node,
+    Report,
+    concept,
+    period,
+    read_period,
+    terms,
+    without_none,
+)
 
 _SEXES = {
-    (urls.GENDERS, "male"): "male",
-    (urls.GENDERS, "female"): "female",
-    (urls.GENDERS, "other"): "other",
+    (primitives.GENDERS, "male"): "male",
+    (primitives.GENDERS, "female"): "female",
+    (primitives.GENDERS, "other"): "other",
     ("http://terminology.hl7.org/CodeSystem/v3-AdministrativeGender", "M"): "male",
     ("http://terminology.hl7.org/CodeSystem/v3-AdministrativeGender", "F"): "female",
     ("http://loinc.org", "LA2-8"): "male",
@@ -61,7 +68,7 @@ def _criterion(node: Node) -> dict[str, Any]:
     code = node.get("code", needed=True)
     named = terms(code) if code else []
     kinds = [kind for term in named if (kind := KINDS.get((term.get("system", ""), term.get("code", ""))))]
-    note = node.extension(urls.NOTE)
+    note = node.extension(primitives.NOTE)
     exclude = node.value.get("exclude") if isinstance(node.value, dict) else None
     if not isinstance(exclude, bool):
         node.wrong("'exclude' is missing", "say true or false: it turns the meaning round")
@@ -99,7 +106,7 @@ def _value(node: Node, what: str) -> dict[str, Any]:
 def _sexes(value: Node) -> list[str]:
     found = [_SEXES.get((term.get("system", ""), term.get("code", ""))) for term in terms(value)]
     if None in found:
-        value.wrong("this sex cannot be found in a Patient's gender", f"use a code of {urls.GENDERS}")
+        value.wrong("this sex cannot be found in a Patient's gender", f"use a code of {primitives.GENDERS}")
     return [sex for sex in found if sex]
 
 
@@ -140,7 +147,7 @@ def group(eligibility: Eligibility) -> dict[str, Any]:
         {
             "resourceType": "Group",
             "id": "cohort",
-            "meta": {"profile": [urls.COHORT]},
+            "meta": {"profile": [primitives.COHORT]},
             "type": "person",
             "name": eligibility.name,
             "quantity": eligibility.target,
@@ -152,7 +159,7 @@ def _characteristic(item: Criterion) -> dict[str, Any]:
     kind = next((key for key, what in KINDS.items() if what == item.what), None)
     made: dict[str, Any] = {}
     if item.note:
-        made["extension"] = [{"url": urls.NOTE, "valueString": item.note}]
+        made["extension"] = [{"url": primitives.NOTE, "valueString": item.note}]
     if kind is None:
         made["code"] = concept(*item.codes)
     else:
@@ -166,7 +173,9 @@ def _written_value(item: Criterion) -> dict[str, Any]:
     if item.flag is not None:
         return {"valueBoolean": item.flag}
     if item.sex:
-        return {"valueCodeableConcept": concept(*(Term(system=urls.GENDERS, code=sex) for sex in item.sex))}
+        return {
+            "valueCodeableConcept": concept(*(Term(system=primitives.GENDERS, code=sex) for sex in item.sex))
+        }
     if not item.bounded:
         return {"valueCodeableConcept": concept(*(item.values or item.codes))}
     if item.low is not None or item.high is not None:
@@ -181,4 +190,4 @@ def _written_value(item: Criterion) -> dict[str, Any]:
 
 def _amount(value: float, unit: str | None) -> dict[str, Any]:
     number = int(value) if value.is_integer() else value
-    return {"value": number} | ({"unit": unit, "system": urls.UCUM, "code": unit} if unit else {})
+    return {"value": number} | ({"unit": unit, "system": primitives.UCUM, "code": unit} if unit else {})

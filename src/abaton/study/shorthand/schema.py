@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from abaton.documents.fields import Day, Name, Part, Span, Text, fault, faults
 from abaton.features.specification import Join, Kind
-from abaton.study.short.codes import HOMES, SYSTEMS, Coded, Codes, formed, not_formed
+from abaton.study.shorthand.codes import HOMES, SYSTEMS, Coded, Codes, formed, not_formed
 
 _MEASURED = ("value", "above", "number", "yes")
 """The columns of the view ``measurements`` that hold a value."""

@@ -17,12 +17,11 @@ from abaton.canonical_json import digest
 from abaton.errors import Refused
 from abaton.fhir.json_format import parse
 from abaton.record_types import Record
-from abaton.site.answers import Answer, ServerError, document, place_of
+from abaton.site.sources.base import Faults, FileSource
 from abaton.site.sources.fhir_server.download_cache import Fetched
+from abaton.site.sources.fhir_server.http_client import Answer, ServerError, Web, document, place_of
 from abaton.site.sources.fhir_server.retry import asked_pause
 from abaton.site.sources.fhir_server.smart_auth import Tokens
-from abaton.site.sources.base import Faults, FileSource
-from abaton.site.web import Web
 
 _POLL, _LONGEST_POLL = 2.0, 600.0
 _MOST_FILES = 100_000

@@ -11,12 +11,11 @@ from abaton.canonical_json import digest
 from abaton.errors import Refused
 from abaton.fhir.json_format import parse
 from abaton.record_types import Record
-from abaton.site.answers import MAX_PAGE, ServerError, document, place_of
-from abaton.site.sources.fhir_server.download_cache import Fetched
-from abaton.site.sources.queries import Query
-from abaton.site.sources.fhir_server.smart_auth import Tokens
 from abaton.site.sources.base import Faults
-from abaton.site.web import Web
+from abaton.site.sources.fhir_server.download_cache import Fetched
+from abaton.site.sources.fhir_server.http_client import MAX_PAGE, ServerError, Web, document, place_of
+from abaton.site.sources.fhir_server.smart_auth import Tokens
+from abaton.site.sources.queries import Query
 
 MOST_PAGES = 200_000
 

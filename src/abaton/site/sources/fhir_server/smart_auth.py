@@ -18,9 +18,16 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from abaton.errors import SettingsError
 from abaton.fhir.json_format import parse
-from abaton.site.answers import FHIR_JSON, ServerError, document, expect, origin, place_of
-from abaton.site.document import Smart
-from abaton.site.web import Web
+from abaton.site.config import Smart
+from abaton.site.sources.fhir_server.http_client import (
+    FHIR_JSON,
+    ServerError,
+    Web,
+    document,
+    expect,
+    origin,
+    place_of,
+)
 
 _ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _LIFE, _EARLY = 240, 60.0

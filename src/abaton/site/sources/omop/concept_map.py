@@ -7,11 +7,10 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from abaton.errors import SettingsError
 from abaton.deid.settings import Code
+from abaton.errors import SettingsError
+from abaton.site.sources.omop.cdm_schema import CONCEPT, SYSTEMS
 from abaton.site.sources.omop.omop_database import OmopDatabase
-from abaton.site.omop.layout import CONCEPT
-from abaton.site.omop.names import SYSTEMS
 
 Coding = tuple[str, str]
 _ASKED = 500  # concepts that are asked for at a time

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.pool import NullPool
 
 from abaton.errors import SettingsError, StoreError
-from abaton.site.omop.layout import kind_of
+from abaton.site.sources.omop.cdm_schema import kind_of
 
 BATCH = 5_000
 """How many rows of a table are held at a time."""

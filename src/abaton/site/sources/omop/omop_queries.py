@@ -14,12 +14,11 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from abaton.errors import SettingsError
 from abaton.deid.settings import Need, Want
+from abaton.errors import SettingsError
+from abaton.site.sources.omop.cdm_schema import KNOWN, LOCAL, MEDICINES, PERSON, PERSON_MORE, TABLES, CdmTable
 from abaton.site.sources.omop.concept_map import Concepts
 from abaton.site.sources.omop.omop_database import OmopDatabase
-from abaton.site.omop.layout import KNOWN, PERSON, PERSON_MORE, TABLES, CdmTable
-from abaton.site.omop.names import LOCAL, MEDICINES
 from abaton.site.sources.queries import judged_by, read_for
 from abaton.study.criteria import Eligibility
 

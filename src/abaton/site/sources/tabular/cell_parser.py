@@ -8,8 +8,8 @@ from datetime import tzinfo
 from functools import lru_cache
 from math import isfinite
 
-from abaton.records.fhir.ucum import read_unit
-from abaton.site.moments import from_form, from_iso
+from abaton.fhir.partial_dates import from_form, from_iso
+from abaton.fhir.ucum import read_unit
 
 _NUMBER = {
     sign: re.compile(

@@ -10,13 +10,12 @@ from pathlib import Path
 from statistics import median
 
 from abaton.errors import Refused
-from abaton.records.fhir.systems import ATC, ICD10, LOINC, SNOMED
-from abaton.records.fhir.vocabulary import TERMINOLOGIES
-from abaton.site.moments import from_form, from_iso
+from abaton.fhir.partial_dates import from_form, from_iso
+from abaton.fhir.terminology import ATC, ICD10, LOINC, SNOMED, TERMINOLOGIES
 from abaton.site.sources.tabular.cell_parser import MISSING, CellError, number
-from abaton.site.sources.tabular.table_reader import TableFile
 from abaton.site.sources.tabular.data_dictionary import Names, words
-from abaton.site.tables.mapping import FilesPart
+from abaton.site.sources.tabular.mapping import FilesPart
+from abaton.site.sources.tabular.table_reader import TableFile
 
 ROWS = 5_000
 """How many rows are looked at."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from abaton.records.fhir.systems import SHORT
+from abaton.fhir.terminology import SHORT
 from abaton.study import Study
 
 Names = tuple[frozenset[str], ...]

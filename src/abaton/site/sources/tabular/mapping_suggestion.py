@@ -10,10 +10,10 @@ from pathlib import Path
 
 from abaton.site.sources.tabular import data_dictionary
 from abaton.site.sources.tabular.cell_parser import NO, SEXES, YES, CellError, plain, unit_of
-from abaton.site.sources.tabular.table_reader import tables_in
-from abaton.site.sources.tabular.data_dictionary import THINGS, Form, Names, Thing, words
-from abaton.site.tables.mapping import mapping_from_toml
 from abaton.site.sources.tabular.column_profile import Sample, Seen, sample
+from abaton.site.sources.tabular.data_dictionary import THINGS, Form, Names, Thing, words
+from abaton.site.sources.tabular.mapping import mapping_from_toml
+from abaton.site.sources.tabular.table_reader import tables_in
 
 _UNIT = re.compile(r"[(\[]([^()]+)[)\]]\s*$")
 _TYPES = (
@@ -169,9 +169,16 @@ class _Table:
         return dated[0].name
 
     def _long(self, end: str | None, recorded: str | None) -> list[str]:
-        code = next((e for e in self._seen.columns if e.system and words(e.name) in data_dictionary.CODE), None)
+        code = next(
+            (e for e in self._seen.columns if e.system and words(e.name) in data_dictionary.CODE), None
+        )
         code = code or next(
-            (e for e in self._seen.columns if words(e.name) in data_dictionary.CODE and e.name not in self._used), None
+            (
+                e
+                for e in self._seen.columns
+                if words(e.name) in data_dictionary.CODE and e.name not in self._used
+            ),
+            None,
         )
         system = self._seen.named(data_dictionary.SYSTEM)
         if code is None or not (code.system or system):

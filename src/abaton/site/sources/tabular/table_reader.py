@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from abaton.errors import Refused, SettingsError
-from abaton.site.tables.mapping import FilesPart, TablePart
+from abaton.site.sources.tabular.mapping import FilesPart, TablePart
 
 SIGNS = ",;\t|"
 _NAMES = {"\t": "a tabulator"}
